@@ -1,0 +1,222 @@
+package ratelimit
+
+import (
+	"math"
+	"sync"
+)
+
+// A shard is one lock of a [MemoryStore] and the entries behind it: a dense
+// array, which sweeping and eviction walk through a few entries at a time, and
+// a hash index of positions in it, open addressed with linear probing. A Go
+// map would hash every key a second time, could not be walked in steps, and
+// would keep its memory for ever.
+type shard struct {
+	mu      sync.Mutex
+	index   []uint64 // 0: free; else the hash's upper half, and position + 1
+	entries []entry
+	hand    int    // where the next walk begins
+	calls   uint32 // of Take, to tell when to sweep
+
+	// stuckUntil is when the first of the entries stops being denied, once
+	// eviction has found that all of them are.
+	stuckUntil int64
+
+	_ [48]byte // to two cache lines, so that neighbours do not share one
+}
+
+// An entry is what one budget remembers of one key: one cache line.
+type entry struct {
+	hash   uint64
+	key    string
+	budget *budget
+	state  state
+}
+
+const notStuck = math.MinInt64
+
+// minEntries is where a shard begins and below which it does not shrink.
+const minEntries = 8
+
+// adopt makes b the budget of e: the same one but perhaps for the number of
+// requests, which may change while the application runs.
+func (e *entry) adopt(b *budget) {
+	if e.budget == b {
+		return
+	}
+	if b.algorithm == TokenBucket && e.budget.requests != b.requests {
+		// The fraction is in parts of the old number: give it up.
+		e.state.at += roundUp(e.state.n)
+		e.state.n = 0
+	}
+	e.budget = b
+}
+
+// find returns the position of the entry of key under b, or -1.
+func (sh *shard) find(hash uint64, key string, b *budget) int {
+	if len(sh.index) == 0 {
+		return -1
+	}
+	mask := uint64(len(sh.index) - 1)
+	for i := hash & mask; ; i = (i + 1) & mask {
+		slot := sh.index[i]
+		if slot == 0 {
+			return -1
+		}
+		if slot>>32 != hash>>32 {
+			continue
+		}
+		position := int(uint32(slot)) - 1
+		e := &sh.entries[position]
+		if e.hash == hash && e.key == key && e.budget.same(b) {
+			return position
+		}
+	}
+}
+
+// findAll sets found to the positions of key's entries under each budget. It
+// reports false if any of them is missing.
+func (sh *shard) findAll(hash uint64, key string, budgets []budget, found *[maxLimits]int) bool {
+	for i := range budgets {
+		if found[i] = sh.find(hash, key, &budgets[i]); found[i] < 0 {
+			return false
+		}
+	}
+	return true
+}
+
+func (sh *shard) insert(e entry) {
+	if (len(sh.entries)+1)*4 > len(sh.index)*3 {
+		sh.reindex(max(2*minEntries, 2*len(sh.index)))
+	}
+	sh.entries = append(sh.entries, e)
+	sh.point(e.hash, len(sh.entries)-1)
+	sh.stuckUntil = notStuck
+}
+
+// reindex makes the index anew with the given size, a power of two.
+func (sh *shard) reindex(size int) {
+	sh.index = make([]uint64, size)
+	for i := range sh.entries {
+		sh.point(sh.entries[i].hash, i)
+	}
+}
+
+// point puts the entry at position into the index.
+func (sh *shard) point(hash uint64, position int) {
+	mask := uint64(len(sh.index) - 1)
+	i := hash & mask
+	for sh.index[i] != 0 {
+		i = (i + 1) & mask
+	}
+	sh.index[i] = hash>>32<<32 | uint64(position+1)
+}
+
+// slotOf returns where the index holds the entry at position.
+func (sh *shard) slotOf(position int) uint64 {
+	mask := uint64(len(sh.index) - 1)
+	i := sh.entries[position].hash & mask
+	for uint32(sh.index[i]) != uint32(position+1) {
+		i = (i + 1) & mask
+	}
+	return i
+}
+
+// remove takes the entry at position out. The last one takes its place.
+func (sh *shard) remove(position int) {
+	sh.unindex(sh.slotOf(position))
+	last := len(sh.entries) - 1
+	if position != last {
+		i := sh.slotOf(last)
+		sh.entries[position] = sh.entries[last]
+		sh.index[i] = sh.index[i]>>32<<32 | uint64(position+1)
+	}
+	sh.entries[last] = entry{}
+	sh.entries = sh.entries[:last]
+	sh.stuckUntil = notStuck
+
+	if size := len(sh.index) / 2; size >= 2*minEntries && last*4 <= size {
+		sh.entries = append(make([]entry, 0, max(minEntries, last)), sh.entries...)
+		sh.reindex(size)
+	}
+}
+
+// unindex frees slot i and moves up what was displaced past it, so that
+// probing never has to pass over the removed.
+func (sh *shard) unindex(i uint64) {
+	mask := uint64(len(sh.index) - 1)
+	for j := (i + 1) & mask; sh.index[j] != 0; j = (j + 1) & mask {
+		home := sh.entries[uint32(sh.index[j])-1].hash & mask
+		if (j-home)&mask >= (j-i)&mask { // its way from home leads over i
+			sh.index[i] = sh.index[j]
+			i = j
+		}
+	}
+	sh.index[i] = 0
+}
+
+// evictSample is among how many entries the one to drop is chosen.
+const evictSample = 32
+
+// evict drops one entry, but none of the key that needs the place: one that
+// has expired, else of a sample the one furthest from its limit. It reports
+// false where every entry is being denied.
+func (sh *shard) evict(now int64, hash uint64, key string) bool {
+	if now < sh.stuckUntil {
+		return false
+	}
+	best, least := -1, math.Inf(1)
+	soonest := int64(math.MaxInt64)
+	for i := range sh.entries {
+		if i >= evictSample && best >= 0 {
+			break
+		}
+		position := sh.step()
+		e := &sh.entries[position]
+		if e.hash == hash && e.key == key {
+			continue
+		}
+		st := e.budget.settle(e.state, now)
+		remaining := e.budget.remaining(st, now)
+		if e.budget.resetAfter(st, now) == 0 {
+			sh.remove(position)
+			return true
+		}
+		if remaining < 1 {
+			soonest = min(soonest, now+e.budget.wait(st, now, 1))
+			continue
+		}
+		if used := 1 - float64(remaining)/float64(e.budget.quota); used < least {
+			best, least = position, used
+		}
+	}
+	if best < 0 {
+		sh.stuckUntil = soonest
+		return false
+	}
+	sh.remove(best)
+	return true
+}
+
+// step moves the hand on and returns the position it was at.
+func (sh *shard) step() int {
+	if sh.hand >= len(sh.entries) {
+		sh.hand = 0
+	}
+	sh.hand++
+	return sh.hand - 1
+}
+
+// removeExpired looks at the next n entries and removes those that have their
+// full quota again. It returns how many those were.
+func (sh *shard) removeExpired(now int64, n int) (removed int) {
+	for range min(n, len(sh.entries)) {
+		position := sh.step()
+		e := &sh.entries[position]
+		if b := e.budget; b.resetAfter(b.settle(e.state, now), now) == 0 {
+			sh.remove(position)
+			sh.hand-- // another entry has taken its place
+			removed++
+		}
+	}
+	return removed
+}
