@@ -1,0 +1,110 @@
+// Package examples_test runs the example programs as a user would, and talks
+// to them over HTTP.
+package examples_test
+
+import (
+	"bufio"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// start builds an example, starts it on a free port and returns its address.
+func start(t *testing.T, name string, args ...string) string {
+	t.Helper()
+	binary := filepath.Join(t.TempDir(), name)
+	build := exec.Command("go", "build", "-o", binary, "./"+name)
+	build.Stderr = os.Stderr
+	require.NoError(t, build.Run())
+
+	server := exec.Command(binary, append([]string{"-addr", "localhost:0"}, args...)...)
+	out, err := server.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, server.Start())
+	t.Cleanup(func() {
+		_ = server.Process.Kill()
+		_ = server.Wait()
+	})
+	address := regexp.MustCompile(`http://[^/ ]+`)
+	lines := bufio.NewScanner(out)
+	for lines.Scan() {
+		if found := address.FindString(lines.Text()); found != "" {
+			go func() { _, _ = io.Copy(io.Discard, out) }()
+			return found
+		}
+	}
+	t.Fatalf("%s ended without saying where it listens", name)
+	return ""
+}
+
+func do(t *testing.T, method, target string, header map[string]string, form url.Values) *http.Response {
+	t.Helper()
+	req, err := http.NewRequest(method, target, strings.NewReader(form.Encode()))
+	require.NoError(t, err)
+	if form != nil {
+		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	}
+	for name, value := range header {
+		req.Header.Set(name, value)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	require.NoError(t, err)
+	_, _ = io.Copy(io.Discard, resp.Body)
+	require.NoError(t, resp.Body.Close())
+	return resp
+}
+
+func TestBasic(t *testing.T) {
+	base := start(t, "basic")
+	for _, remaining := range []string{"2", "1", "0"} {
+		resp := do(t, "GET", base, nil, nil)
+		assert.Equal(t, 200, resp.StatusCode)
+		assert.Equal(t, "3", resp.Header.Get("X-RateLimit-Limit"))
+		assert.Equal(t, remaining, resp.Header.Get("X-RateLimit-Remaining"))
+		assert.Regexp(t, `^\d{10}$`, resp.Header.Get("X-RateLimit-Reset"))
+	}
+	resp := do(t, "GET", base, map[string]string{"X-Forwarded-For": "6.6.6.6"}, nil)
+	assert.Equal(t, 429, resp.StatusCode)
+	assert.Regexp(t, `^(60|5\d)$`, resp.Header.Get("Retry-After"))
+	assert.Equal(t, "application/problem+json", resp.Header.Get("Content-Type"))
+}
+
+func TestGroups(t *testing.T) {
+	base := start(t, "groups")
+
+	resp := do(t, "GET", base+"/pages/a", nil, nil)
+	assert.Equal(t, "29", resp.Header.Get("X-RateLimit-Remaining"))
+
+	denied := 0
+	for range 8 {
+		resp = do(t, "GET", base+"/api/items", map[string]string{"X-API-Key": "mine"}, nil)
+		assert.Equal(t, `"api-second";q=5, "api-hour";q=1000;w=3600`, resp.Header.Get("RateLimit-Policy"))
+		if resp.StatusCode == 429 {
+			denied++
+		}
+	}
+	assert.Positive(t, denied)
+	resp = do(t, "GET", base+"/api/items", map[string]string{"X-API-Key": "another"}, nil)
+	assert.Equal(t, 200, resp.StatusCode)
+
+	login := func(name, password string) int {
+		return do(t, "POST", base+"/login", nil, url.Values{"name": {name}, "password": {password}}).StatusCode
+	}
+	for range 5 {
+		assert.Equal(t, 200, login("ann", "secret"), "successes do not count")
+	}
+	for range 3 {
+		assert.Equal(t, 401, login("ann", "guess"))
+	}
+	assert.Equal(t, 429, login("ann", "secret"))
+	assert.Equal(t, 200, login("bob", "secret"))
+}

@@ -1,0 +1,480 @@
+// Package ratelimit stops clients from calling a Gin application too often.
+//
+//	router.Use(ratelimit.New(ratelimit.WithLimit(ratelimit.PerMinute(100))))
+//
+// That counts by client IP, in memory, and answers 429 with Retry-After to who
+// comes too often. Options choose other limits, keys, algorithms, headers and
+// stores; see [New].
+//
+// The way of a request: its key says who is calling, one atomic step in a
+// [Store] decides, the headers tell the client, and then the next handler runs
+// or 429 is the answer.
+package ratelimit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gin-gonic/gin"
+)
+
+// Errors of [Limiter.AllowN] and its kin, to be found with [errors.Is].
+var (
+	// ErrInvalidCost says that a cost was below 1.
+	ErrInvalidCost = errors.New("ratelimit: invalid cost")
+
+	// ErrCostExceedsLimit says that a cost is more than a limit can ever
+	// admit, so that waiting does not help.
+	ErrCostExceedsLimit = errors.New("ratelimit: cost exceeds the limit")
+)
+
+// A Result is what a limiter decided and where the client stands after it. Of
+// several limits it is that of the one with least remaining, and RetryAfter is
+// the longest wait among those that were exceeded.
+type Result struct {
+	// Allowed is whether the request may pass.
+	Allowed bool
+
+	// Limit is the limit that the numbers are about.
+	Limit Limit
+
+	// Remaining is how many more requests would be admitted now, at least 0.
+	Remaining int
+
+	// RetryAfter is how long a denied client has to wait: a request of the
+	// same cost is admitted then, unless others of its key came before it, and
+	// not earlier. It is 0 where the request is allowed. It is exact to the
+	// unit of the store's clock.
+	RetryAfter time.Duration
+
+	// ResetAfter is how long until the client has its full quota again if it
+	// asks for nothing more; 0 where it has.
+	ResetAfter time.Duration
+}
+
+// New returns a middleware that limits requests.
+//
+// By default it counts by client IP ([WithKeyFunc]), in memory ([WithStore]),
+// in fixed windows ([WithAlgorithm]), tells clients where they stand in
+// X-RateLimit headers ([WithHeaders]), and answers 429 with a body of type
+// application/problem+json ([WithDeniedHandler]). CORS preflights pass
+// uncounted. Only the limit has no default ([WithLimit]).
+//
+// Several of these middlewares in one chain add up: a request passes if each
+// of them lets it, and the headers tell of the strictest.
+//
+// New panics on options that cannot be enforced, as Gin does on a route, with
+// the text that [NewLimiter] returns as an error.
+func New(opts ...Option) gin.HandlerFunc {
+	l, err := NewLimiter(opts...)
+	if err != nil {
+		panic(err)
+	}
+	return l.Middleware()
+}
+
+// A Limiter limits requests, in a Gin application and outside of one. It is
+// safe for concurrent use, and there is nothing to close.
+type Limiter struct {
+	*config
+	policy *Policy // of WithLimit
+	env    *keyEnv
+
+	mu       sync.RWMutex
+	policies map[[maxLimits]Limit]*Policy // of WithLimitFunc
+}
+
+// NewLimiter returns a limiter with the options of [New], or an error that
+// joins every fault found in them, each with its mend.
+func NewLimiter(opts ...Option) (*Limiter, error) {
+	c := newConfig(opts)
+	settings := ""
+	if c.name != "" {
+		settings = fmt.Sprintf("%s using %s", limitsString(c.limits), c.algorithm)
+		if c.limitFunc != nil {
+			settings += " by function"
+		}
+	}
+	policyName := c.name
+	if policyName == "" {
+		c.name, policyName = defaultName, defaultName
+	}
+	if c.dryRun {
+		policyName += " (dry-run)" // no name can have a blank: nothing that is enforced counts here
+	}
+	policy, err := NewPolicy(policyName, c.algorithm, c.limits...)
+	if err != nil {
+		c.faults = append(c.faults, err)
+	}
+	if err := c.check(); err != nil {
+		return nil, err
+	}
+	if claims, ok := c.store.(interface {
+		Claim(name, settings string) error
+	}); ok {
+		if err := claims.Claim(policyName, settings); err != nil {
+			return nil, err
+		}
+	}
+	return &Limiter{
+		config:   c,
+		policy:   policy,
+		env:      &keyEnv{ipv6Prefix: c.ipv6Prefix, warner: &warner{logger: c.logger}},
+		policies: map[[maxLimits]Limit]*Policy{},
+	}, nil
+}
+
+// Middleware returns the limiter as a Gin handler. In one chain it decides
+// once for each request, however often it stands there.
+func (l *Limiter) Middleware() gin.HandlerFunc { return l.handle }
+
+func (l *Limiter) handle(c *gin.Context) {
+	if isPreflight(c.Request) || l.skip != nil && l.skip(c) {
+		return
+	}
+	v := visitOf(c)
+	if !v.enter(l) {
+		return
+	}
+	cost := l.costOf(c)
+	if cost == 0 {
+		return
+	}
+	policy, key := l.policyOf(c), v.write(l.appendKey(v.buf[:0], c))
+	ctx := c.Request.Context()
+
+	each := resultsPool.Get().(*[maxLimits]Result)
+	defer resultsPool.Put(each)
+	r, err := l.decide(ctx, policy, key, cost, each)
+	l.observe(ctx, c, policy, key, cost, r, err)
+
+	switch {
+	case l.dryRun:
+	case err == nil:
+		l.tell(c, v, policy, each[:len(policy.limits)], r)
+		if !r.Allowed {
+			l.deny(c, r, true)
+			return
+		}
+	case errors.Is(err, ErrCostExceedsLimit):
+		l.deny(c, r, false)
+		return
+	case ctx.Err() != nil:
+		// Nobody is there to read an answer: neither run the request nor
+		// count it as anybody's failure.
+		c.AbortWithStatus(statusClientClosedRequest)
+		return
+	default:
+		unavailable(c)
+		return
+	}
+	if l.refund != nil && err == nil && r.Allowed {
+		l.runAndRefund(c, policy, key, cost, each)
+	}
+}
+
+// statusClientClosedRequest is what access logs show for a client that hung
+// up, by the convention of nginx. It never reaches a client.
+const statusClientClosedRequest = 499
+
+// isPreflight reports whether r is a CORS preflight (Fetch standard, 3.3.2). It
+// carries no credentials, and to a script a 429 to it is a network error
+// without status or headers.
+func isPreflight(r *http.Request) bool {
+	return r.Method == http.MethodOptions &&
+		r.Header.Get("Origin") != "" && r.Header.Get("Access-Control-Request-Method") != ""
+}
+
+// A visit is what one request has met: the limiters that have decided on it,
+// and the strictest of their results.
+type visit struct {
+	decided [2]*Limiter // and more, beyond the usual
+	more    []*Limiter
+	told    bool
+	result  Result
+
+	// One allocation for all that a request usually needs.
+	values [3]string       // what the header map points to
+	buf    [64]byte        // where the key is put together
+	text   strings.Builder // the key, and the values of headers
+}
+
+// write keeps text as a string.
+func (v *visit) write(text []byte) string {
+	const headers = 40
+	if v.text.Cap() == 0 {
+		v.text.Grow(len(text) + headers)
+	}
+	start := v.text.Len()
+	v.text.Write(text)
+	return v.text.String()[start:]
+}
+
+type visitKey struct{}
+
+// visitOf returns the visit of this request, a new one at its first limiter.
+func visitOf(c *gin.Context) *visit {
+	if known, ok := c.Get(visitKey{}); ok {
+		return known.(*visit)
+	}
+	v := new(visit)
+	c.Set(visitKey{}, v)
+	return v
+}
+
+// enter notes that l decides now, and reports false if it has before.
+func (v *visit) enter(l *Limiter) bool {
+	for i, other := range v.decided {
+		switch other {
+		case l:
+			return false
+		case nil:
+			v.decided[i] = l
+			return true
+		}
+	}
+	for _, other := range v.more {
+		if other == l {
+			return false
+		}
+	}
+	v.more = append(v.more, l)
+	return true
+}
+
+// FromContext returns the strictest result of the limiters that c has passed,
+// the one in the response headers; false if there is none (uncounted, dry-run,
+// or the store failed).
+func FromContext(c *gin.Context) (Result, bool) {
+	if known, ok := c.Get(visitKey{}); ok {
+		v := known.(*visit)
+		return v.result, v.told
+	}
+	return Result{}, false
+}
+
+// Key returns the key that this request counts under, in plain text: for logs
+// of your own and for [Limiter.Reset]. A key of more than 128 bytes is hashed.
+func (l *Limiter) Key(c *gin.Context) string {
+	return string(l.appendKey(nil, c))
+}
+
+func (l *Limiter) appendKey(dst []byte, c *gin.Context) []byte {
+	key, ok := l.key.append(dst, c, l.env)
+	if !ok {
+		key = l.env.appendAnonymous(dst, c)
+	}
+	if len(key) > maxKeyLen {
+		key = append(key[:0], shortKey(string(key))...)
+	}
+	return key
+}
+
+func (l *Limiter) costOf(c *gin.Context) int {
+	if l.cost == nil {
+		return 1
+	}
+	cost := l.cost(c)
+	if cost < 0 {
+		l.env.warner.once(warnNegativeCost, fmt.Sprintf("the function of WithCost returned %d; the request is counted as 1", cost))
+		return 1
+	}
+	return cost
+}
+
+// policyOf returns what is enforced on this request.
+func (l *Limiter) policyOf(c *gin.Context) *Policy {
+	if l.limitFunc == nil {
+		return l.policy
+	}
+	limits := l.limitFunc(c)
+	if len(limits) == 0 {
+		return l.policy
+	}
+	var id [maxLimits]Limit
+	if copy(id[:], limits) == len(limits) {
+		l.mu.RLock()
+		p := l.policies[id]
+		l.mu.RUnlock()
+		if p != nil {
+			return p
+		}
+	}
+	p, err := NewPolicy(l.policy.name, l.algorithm, limits...)
+	if err != nil {
+		l.env.warner.once(warnLimitFunc, fmt.Sprintf("the function of WithLimitFunc returned %v, which cannot be enforced; the limits of WithLimit are: %v", limits, err))
+		return l.policy
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.policies) >= maxPolicies {
+		clear(l.policies)
+	}
+	l.policies[id] = p
+	return p
+}
+
+// maxPolicies bounds what is kept of the results of WithLimitFunc.
+const maxPolicies = 4096
+
+// resultsPool saves an allocation per decision: what is passed through an
+// interface escapes to the heap.
+var resultsPool = sync.Pool{New: func() any { return new([maxLimits]Result) }}
+
+// decide takes cost from key under p. It sets each to what the limits say.
+func (l *Limiter) decide(ctx context.Context, p *Policy, key string, cost int, each *[maxLimits]Result) (Result, error) {
+	if cost < 1 {
+		return Result{}, fmt.Errorf("%w: %d; a request costs at least 1", ErrInvalidCost, cost)
+	}
+	if cost > p.maxCost {
+		return p.tooMuch(cost)
+	}
+	if err := ctx.Err(); err != nil {
+		return Result{}, err
+	}
+	if err := l.store.Take(ctx, p, key, cost, each[:len(p.limits)]); err != nil {
+		return Result{}, err
+	}
+	return combine(each[:len(p.limits)]), nil
+}
+
+func (p *Policy) tooMuch(cost int) (Result, error) {
+	for i := range p.memory {
+		if b := &p.memory[i]; int64(cost) > b.quota {
+			return Result{Limit: b.limit}, fmt.Errorf("%w: %d is more than %s ever admits at once", ErrCostExceedsLimit, cost, b.limit)
+		}
+	}
+	return Result{}, nil
+}
+
+// combine returns the result of a decision from those of its limits.
+func combine(each []Result) Result {
+	r := each[0]
+	for _, other := range each[1:] {
+		r = stricter(r, other)
+	}
+	return r
+}
+
+func stricter(a, b Result) Result {
+	r := a
+	if b.Remaining < a.Remaining || b.Remaining == a.Remaining && b.ResetAfter > a.ResetAfter {
+		r = b
+	}
+	r.Allowed = a.Allowed && b.Allowed
+	r.RetryAfter = max(a.RetryAfter, b.RetryAfter)
+	return r
+}
+
+func (l *Limiter) observe(ctx context.Context, c *gin.Context, p *Policy, key string, cost int, r Result, err error) {
+	if l.observer == nil {
+		return
+	}
+	k := key // or every key would move to the heap, observed or not
+	e := Event{Limiter: l.name, Policy: p.name, Cost: cost, Result: r, DryRun: l.dryRun, Err: err, key: &k}
+	if c != nil {
+		e.Route = c.Request.Method + " " + c.FullPath()
+	}
+	l.observer(ctx, e)
+}
+
+// runAndRefund runs the rest of the chain and gives the cost back if the user
+// says so, a panic of a handler included.
+func (l *Limiter) runAndRefund(c *gin.Context, p *Policy, key string, cost int, each *[maxLimits]Result) {
+	decided := l.now()
+	left := make([]time.Duration, len(p.limits))
+	for i := range left {
+		left[i] = each[i].ResetAfter
+	}
+	returned := false
+	defer func() {
+		if !returned && !c.Writer.Written() {
+			c.Status(http.StatusInternalServerError) // as gin.Recovery will, after this
+		}
+		if !l.refund(c) {
+			return
+		}
+		elapsed := l.now().Sub(decided)
+		for i := range left {
+			left[i] -= elapsed
+		}
+		ctx := context.WithoutCancel(c.Request.Context()) // the client may have hung up by now
+		if err := l.store.Refund(ctx, p, key, cost, left); err != nil {
+			l.observe(ctx, c, p, key, cost, Result{}, fmt.Errorf("ratelimit: refund: %w", err))
+		}
+	}()
+	c.Next()
+	returned = true
+}
+
+func (l *Limiter) now() time.Time {
+	if l.clock != nil {
+		return l.clock()
+	}
+	return time.Now()
+}
+
+// unavailable answers 503 while the store cannot decide. It is not the
+// client's fault, so it is never 429.
+func unavailable(c *gin.Context) {
+	c.Abort()
+	setRetryAfter(c.Writer.Header(), time.Second)
+	c.Header("Cache-Control", "no-store")
+	writeProblem(c, http.StatusServiceUnavailable, "The service cannot check its rate limits at the moment. Try again soon.")
+}
+
+// Allow decides on one request of key, outside of Gin or beside it: for RPCs,
+// queues, websockets. See [Limiter.AllowN].
+func (l *Limiter) Allow(ctx context.Context, key string) (Result, error) {
+	return l.AllowN(ctx, key, 1)
+}
+
+// AllowN decides on a request of key that costs as much as several, and
+// consumes the cost if it fits. The limits are those of [WithLimit]; a key is
+// what [Limiter.Key] returns, or any text of your own. An error that is
+// [ErrInvalidCost] or [ErrCostExceedsLimit] is about the cost; another one says
+// that the store could not decide, or that ctx is done.
+func (l *Limiter) AllowN(ctx context.Context, key string, cost int) (Result, error) {
+	each := resultsPool.Get().(*[maxLimits]Result)
+	defer resultsPool.Put(each)
+	key = shortKey(key)
+	r, err := l.decide(ctx, l.policy, key, cost, each)
+	l.observe(ctx, nil, l.policy, key, cost, r, err)
+	return r, err
+}
+
+// Peek returns what [Limiter.Allow] would say, and consumes nothing: Allowed
+// is whether one request would be admitted now, Remaining how many would be.
+func (l *Limiter) Peek(ctx context.Context, key string) (Result, error) {
+	each := resultsPool.Get().(*[maxLimits]Result)
+	defer resultsPool.Put(each)
+	results := each[:len(l.policy.limits)]
+	if err := l.store.Peek(ctx, l.policy, shortKey(key), results); err != nil {
+		return Result{}, err
+	}
+	return combine(results), nil
+}
+
+// Refund gives cost back to key, for a request that turned out not to count:
+// never above the full quota, and only in the window that is open now. A cost
+// that can never have been admitted is refused as AllowN does.
+func (l *Limiter) Refund(ctx context.Context, key string, cost int) error {
+	if cost < 1 {
+		return fmt.Errorf("%w: %d; a refund is of at least 1", ErrInvalidCost, cost)
+	}
+	if cost > l.policy.maxCost {
+		_, err := l.policy.tooMuch(cost)
+		return err
+	}
+	return l.store.Refund(ctx, l.policy, shortKey(key), cost, nil)
+}
+
+// Reset gives key its full quota again.
+func (l *Limiter) Reset(ctx context.Context, key string) error {
+	return l.store.Reset(ctx, l.policy, shortKey(key))
+}
