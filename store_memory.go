@@ -248,9 +248,11 @@ func (s *MemoryStore) evictElsewhere(not *shard, now int64) (freed bool, soonest
 		sh.mu.Lock()
 		freed = sh.evict(now, 0, "")
 		soonest = min(soonest, sh.stuckUntil)
-		sh.mu.Unlock()
 		if freed {
 			s.held.Add(-1)
+		}
+		sh.mu.Unlock()
+		if freed {
 			break
 		}
 	}
@@ -282,8 +284,8 @@ func (s *MemoryStore) sweep(now int64) {
 		return
 	}
 	removed := sh.removeExpired(now, sweepBatch)
+	s.held.Add(int64(-removed)) // before the lock is free, or somebody finds a full store with room in it
 	sh.mu.Unlock()
-	s.held.Add(int64(-removed))
 	every := uint32(sweepSeldom)
 	if removed >= sweepBatch/4 {
 		every = sweepOften
