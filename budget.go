@@ -30,7 +30,9 @@ type budget struct {
 //	FixedWindow           at: end of the window      n: admitted in it
 //	SlidingWindowCounter  at: start of the window    n: admitted in it   prev: in the one before
 //	TokenBucket           at: TAT, whole ticks       n: and its fraction, in 1/L of a tick
-//	SlidingWindowLog      log: the times of what was admitted
+//	SlidingWindowLog      log: the times of what was admitted; or, of a log that is
+//	                      elsewhere, n: how many, at: the newest, prev: the one
+//	                      that has to go before the cost fits
 type state struct {
 	at, n, prev int64
 	log         *ring
@@ -51,7 +53,7 @@ func newBudget(name string, algorithm Algorithm, limit Limit, tick time.Duration
 		hash:      maphash.String(hashSeed, name),
 		requests:  int64(limit.Requests),
 		quota:     int64(limit.Requests),
-		period:    int64(wholeMilliseconds(limit.Period) / tick),
+		period:    int64((wholeMilliseconds(limit.Period) + tick - 1) / tick),
 		tick:      tick,
 	}
 	if algorithm == TokenBucket {
@@ -59,6 +61,20 @@ func newBudget(name string, algorithm Algorithm, limit Limit, tick time.Duration
 		b.capacity = b.interval(b.quota)
 	}
 	return b
+}
+
+// redisTick is the unit of time for a limit in Redis: a microsecond, unless the
+// products of a SlidingWindowCounter would be beyond what Lua's numbers hold.
+func redisTick(algorithm Algorithm, limit Limit) time.Duration {
+	if algorithm != SlidingWindowCounter {
+		return time.Microsecond
+	}
+	for _, tick := range []time.Duration{time.Microsecond, time.Millisecond, time.Second} {
+		if int64(limit.Requests) < 1<<53/(int64(limit.Period/tick)+1) {
+			return tick
+		}
+	}
+	return time.Minute
 }
 
 // wholeMilliseconds rounds a period up to what every store can keep.
@@ -96,6 +112,7 @@ func (b *budget) settle(st state, now int64) state {
 	case SlidingWindowLog:
 		if st.log != nil {
 			st.log.settle(now, b.period)
+			st.n = st.log.len()
 		}
 
 	case SlidingWindowCounter:
@@ -141,7 +158,7 @@ func (b *budget) spend(st state, now, cost int64) (state, bool) {
 		return st, st.n <= b.quota
 
 	case SlidingWindowLog:
-		return st, st.log.len()+cost <= b.quota
+		return st, st.n+cost <= b.quota
 
 	case SlidingWindowCounter:
 		// prev*(W-e) + (n+cost)*W <= L*W, in 128 bits
@@ -174,6 +191,7 @@ func (b *budget) record(st *state, now, cost int64) {
 		st.log = new(ring)
 	}
 	st.log.push(now, cost)
+	st.n = st.log.len()
 }
 
 // report says what a settled st means to the client, who asked for cost.
@@ -194,10 +212,8 @@ func (b *budget) report(st state, now, cost int64, allowed bool) Result {
 // lowered.
 func (b *budget) remaining(st state, now int64) int64 {
 	switch b.algorithm {
-	case FixedWindow:
+	case FixedWindow, SlidingWindowLog:
 		return b.quota - st.n
-	case SlidingWindowLog:
-		return b.quota - st.log.len()
 	case SlidingWindowCounter:
 		return b.quota - st.n - mulDivUp(st.prev, b.period-(now-st.at), b.period)
 	default: // TokenBucket: floor((now + capacity - TAT) * L / W)
@@ -223,10 +239,13 @@ func (b *budget) resetAfter(st state, now int64) int64 {
 		}
 		return st.at - now
 	case SlidingWindowLog:
-		if st.log.len() == 0 {
+		switch {
+		case st.n == 0:
 			return 0
+		case st.log != nil:
+			return st.log.newest() + b.period - now
 		}
-		return st.log.newest() + b.period - now
+		return st.at + b.period - now
 	case SlidingWindowCounter:
 		left := b.period - (now - st.at)
 		switch {
@@ -249,7 +268,10 @@ func (b *budget) wait(st state, now, cost int64) int64 {
 		return st.at - now
 
 	case SlidingWindowLog:
-		return st.log.at(st.log.len()+cost-b.quota-1) + b.period - now
+		if st.log != nil {
+			return st.log.at(st.n+cost-b.quota-1) + b.period - now
+		}
+		return st.prev + b.period - now
 
 	case SlidingWindowCounter:
 		left := b.period - (now - st.at)
@@ -297,7 +319,8 @@ func (b *budget) refund(st state, now, cost, left int64) state {
 		// The oldest go: whichever request is meant, those that stay expire
 		// no sooner than they would without it.
 		if st.log != nil {
-			st.log.drop(min(cost, st.log.len()))
+			st.log.drop(min(cost, st.n))
+			st.n = st.log.len()
 		}
 	case TokenBucket:
 		i := b.interval(cost)

@@ -38,12 +38,14 @@ type config struct {
 	observer   func(context.Context, Event)
 	logger     *slog.Logger
 	clock      func() time.Time
+	failure    FailurePolicy
+	timeout    time.Duration
 
 	faults []error
 }
 
 func newConfig(opts []Option) *config {
-	c := &config{styles: []HeaderStyle{HeadersXRateLimit}, ipv6Prefix: defaultIPv6Prefix}
+	c := &config{styles: []HeaderStyle{HeadersXRateLimit}, ipv6Prefix: defaultIPv6Prefix, timeout: defaultTimeout}
 	for i, o := range opts {
 		if o == nil {
 			c.faults = append(c.faults, fmt.Errorf("ratelimit: option %d is nil", i+1))
@@ -115,10 +117,10 @@ func WithIPv6Prefix(bits int) Option {
 // them to have a name; see [WithName].
 func WithStore(s Store) Option {
 	return option(func(c *config) {
-		switch r := reflect.ValueOf(s); {
+		switch {
 		case s == nil:
 			c.fault("WithStore: the store is nil")
-		case r.Kind() == reflect.Pointer && r.IsNil():
+		case isNil(s):
 			c.fault("WithStore: the store is a nil %T", s)
 		default:
 			c.store = s
@@ -249,10 +251,33 @@ func WithLogger(logger *slog.Logger) Option {
 	})
 }
 
+// WithFailure sets what happens while the store cannot decide, which a
+// [MemoryStore] always can. The default is [FailLocal].
+func WithFailure(f FailurePolicy) Option {
+	return option(func(c *config) {
+		if f >= failurePolicyCount {
+			c.fault("WithFailure: unknown policy %v; use FailLocal, FailOpen or FailClosed", f)
+		}
+		c.failure = f
+	})
+}
+
+// WithTimeout sets how long one call of the store may take: what a failing
+// store adds to a request, at most. The default is 100 ms; 1 ms to 1 minute.
+func WithTimeout(d time.Duration) Option {
+	return option(func(c *config) {
+		if d < time.Millisecond || d > time.Minute {
+			c.fault("WithTimeout: %v; use 1ms to 1m (default %v)", d, defaultTimeout)
+		}
+		c.timeout = d
+	})
+}
+
 // A ClockOption sets the clock of a limiter or of a store; see [WithClock].
 type ClockOption interface {
 	Option
 	MemoryOption
+	RedisOption
 }
 
 type clockOption func() time.Time
@@ -265,11 +290,18 @@ func (o clockOption) apply(c *config) {
 }
 
 func (o clockOption) applyMemory(s *MemoryStore) { s.clock = o }
+func (o clockOption) applyRedis(s *RedisStore)   { s.clock = o }
 
 // WithClock sets the clock, for tests: of a limiter and the store it makes for
 // itself, or of a store that is made by hand. The default is the time package,
 // which testing/synctest can move too.
 func WithClock(now func() time.Time) ClockOption { return clockOption(now) }
+
+// isNil reports whether v is nil or holds a nil pointer.
+func isNil(v any) bool {
+	r := reflect.ValueOf(v)
+	return v == nil || r.Kind() == reflect.Pointer && r.IsNil()
+}
 
 // check finds what is wrong with the settings as a whole.
 func (c *config) check() error {

@@ -137,8 +137,9 @@ func TestAlgorithmsHaveNames(t *testing.T) {
 }
 
 func TestErrorsOfAStoreReachTheCaller(t *testing.T) {
-	l := must(ratelimit.NewLimiter(ratelimit.WithLimit(ratelimit.PerMinute(1)), ratelimit.WithStore(brokenStore{ratelimit.NewMemoryStore()})))
+	l := must(ratelimit.NewLimiter(ratelimit.WithLimit(ratelimit.PerMinute(1)), ratelimit.WithStore(brokenStore{ratelimit.NewMemoryStore()}), ratelimit.WithFailure(ratelimit.FailClosed)))
 	_, err := l.Allow(context.Background(), "k")
 	assert.Error(t, err)
-	assert.NotErrorIs(t, err, ratelimit.ErrInvalidCost)
+	require.ErrorIs(t, err, ratelimit.ErrStoreUnavailable)
+	assert.ErrorContains(t, err, "broken")
 }

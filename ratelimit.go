@@ -84,6 +84,8 @@ type Limiter struct {
 	*config
 	policy *Policy // of WithLimit
 	env    *keyEnv
+	memory *MemoryStore // the store, or what stands in for it under FailLocal
+	guard  *guard       // before a store that can fail; nil where memory is the store
 
 	mu       sync.RWMutex
 	policies map[[maxLimits]Limit]*Policy // of WithLimitFunc
@@ -121,12 +123,19 @@ func NewLimiter(opts ...Option) (*Limiter, error) {
 			return nil, err
 		}
 	}
-	return &Limiter{
+	l := &Limiter{
 		config:   c,
 		policy:   policy,
 		env:      &keyEnv{ipv6Prefix: c.ipv6Prefix, warner: &warner{logger: c.logger}},
 		policies: map[[maxLimits]Limit]*Policy{},
-	}, nil
+	}
+	if memory, ok := c.store.(*MemoryStore); ok {
+		l.memory = memory // which cannot fail
+		return l, nil
+	}
+	l.guard = &guard{store: c.store, timeout: c.timeout, now: l.now, changed: l.storeChanged}
+	l.memory = NewMemoryStore(memoryOption(func(s *MemoryStore) { s.clock = c.clock }))
+	return l, nil
 }
 
 // Middleware returns the limiter as a Gin handler. In one chain it decides
@@ -148,33 +157,32 @@ func (l *Limiter) handle(c *gin.Context) {
 	policy, key := l.policyOf(c), v.write(l.appendKey(v.buf[:0], c))
 	ctx := c.Request.Context()
 
-	each := resultsPool.Get().(*[maxLimits]Result)
-	defer resultsPool.Put(each)
-	r, err := l.decide(ctx, policy, key, cost, each)
-	l.observe(ctx, c, policy, key, cost, r, err)
+	pooled := resultsPool.Get().(*[maxLimits]Result)
+	defer resultsPool.Put(pooled)
+	each := pooled[:len(policy.limits)]
+	out := l.decide(ctx, policy, key, cost, each)
+	l.observe(ctx, c, policy, key, cost, out)
 
 	switch {
 	case l.dryRun:
-	case err == nil:
-		l.tell(c, v, policy, each[:len(policy.limits)], r)
-		if !r.Allowed {
-			l.deny(c, r, true)
-			return
-		}
-	case errors.Is(err, ErrCostExceedsLimit):
-		l.deny(c, r, false)
-		return
-	case ctx.Err() != nil:
+	case errors.Is(out.err, ErrCostExceedsLimit):
+		l.deny(c, out.Result, false)
+	case ctx.Err() != nil && out.err != nil:
 		// Nobody is there to read an answer: neither run the request nor
 		// count it as anybody's failure.
 		c.AbortWithStatus(statusClientClosedRequest)
-		return
-	default:
+	case out.err != nil && !out.degraded:
 		unavailable(c)
-		return
+	default:
+		if !out.degraded { // else the numbers are not those of the limit
+			l.tell(c, v, policy, each, out.Result)
+		}
+		if !out.Allowed {
+			l.deny(c, out.Result, true)
+		}
 	}
-	if l.refund != nil && err == nil && r.Allowed {
-		l.runAndRefund(c, policy, key, cost, each)
+	if l.refund != nil && out.Allowed && out.by != nil {
+		l.runAndRefund(c, out.by, policy, key, cost, each)
 	}
 }
 
@@ -326,30 +334,13 @@ const maxPolicies = 4096
 // interface escapes to the heap.
 var resultsPool = sync.Pool{New: func() any { return new([maxLimits]Result) }}
 
-// decide takes cost from key under p. It sets each to what the limits say.
-func (l *Limiter) decide(ctx context.Context, p *Policy, key string, cost int, each *[maxLimits]Result) (Result, error) {
-	if cost < 1 {
-		return Result{}, fmt.Errorf("%w: %d; a request costs at least 1", ErrInvalidCost, cost)
-	}
-	if cost > p.maxCost {
-		return p.tooMuch(cost)
-	}
-	if err := ctx.Err(); err != nil {
-		return Result{}, err
-	}
-	if err := l.store.Take(ctx, p, key, cost, each[:len(p.limits)]); err != nil {
-		return Result{}, err
-	}
-	return combine(each[:len(p.limits)]), nil
-}
-
-func (p *Policy) tooMuch(cost int) (Result, error) {
+func (p *Policy) tooMuch(cost int) outcome {
 	for i := range p.memory {
 		if b := &p.memory[i]; int64(cost) > b.quota {
-			return Result{Limit: b.limit}, fmt.Errorf("%w: %d is more than %s ever admits at once", ErrCostExceedsLimit, cost, b.limit)
+			return outcome{Result: Result{Limit: b.limit}, err: fmt.Errorf("%w: %d is more than %s ever admits at once", ErrCostExceedsLimit, cost, b.limit)}
 		}
 	}
-	return Result{}, nil
+	return outcome{}
 }
 
 // combine returns the result of a decision from those of its limits.
@@ -371,12 +362,12 @@ func stricter(a, b Result) Result {
 	return r
 }
 
-func (l *Limiter) observe(ctx context.Context, c *gin.Context, p *Policy, key string, cost int, r Result, err error) {
+func (l *Limiter) observe(ctx context.Context, c *gin.Context, p *Policy, key string, cost int, out outcome) {
 	if l.observer == nil {
 		return
 	}
 	k := key // or every key would move to the heap, observed or not
-	e := Event{Limiter: l.name, Policy: p.name, Cost: cost, Result: r, DryRun: l.dryRun, Err: err, key: &k}
+	e := Event{Limiter: l.name, Policy: p.name, Cost: cost, Result: out.Result, DryRun: l.dryRun, Err: out.err, key: &k}
 	if c != nil {
 		e.Route = c.Request.Method + " " + c.FullPath()
 	}
@@ -385,9 +376,9 @@ func (l *Limiter) observe(ctx context.Context, c *gin.Context, p *Policy, key st
 
 // runAndRefund runs the rest of the chain and gives the cost back if the user
 // says so, a panic of a handler included.
-func (l *Limiter) runAndRefund(c *gin.Context, p *Policy, key string, cost int, each *[maxLimits]Result) {
+func (l *Limiter) runAndRefund(c *gin.Context, by Store, p *Policy, key string, cost int, each []Result) {
 	decided := l.now()
-	left := make([]time.Duration, len(p.limits))
+	left := make([]time.Duration, len(each))
 	for i := range left {
 		left[i] = each[i].ResetAfter
 	}
@@ -404,8 +395,8 @@ func (l *Limiter) runAndRefund(c *gin.Context, p *Policy, key string, cost int, 
 			left[i] -= elapsed
 		}
 		ctx := context.WithoutCancel(c.Request.Context()) // the client may have hung up by now
-		if err := l.store.Refund(ctx, p, key, cost, left); err != nil {
-			l.observe(ctx, c, p, key, cost, Result{}, fmt.Errorf("ratelimit: refund: %w", err))
+		if err := l.giveBack(ctx, by, p, key, cost, left); err != nil {
+			l.observe(ctx, c, p, key, cost, outcome{err: fmt.Errorf("ratelimit: refund: %w", err)})
 		}
 	}()
 	c.Next()
@@ -443,18 +434,20 @@ func (l *Limiter) AllowN(ctx context.Context, key string, cost int) (Result, err
 	each := resultsPool.Get().(*[maxLimits]Result)
 	defer resultsPool.Put(each)
 	key = shortKey(key)
-	r, err := l.decide(ctx, l.policy, key, cost, each)
-	l.observe(ctx, nil, l.policy, key, cost, r, err)
-	return r, err
+	out := l.decide(ctx, l.policy, key, cost, each[:len(l.policy.limits)])
+	l.observe(ctx, nil, l.policy, key, cost, out)
+	if out.degraded {
+		return out.Result, nil
+	}
+	return out.Result, out.err
 }
 
 // Peek returns what [Limiter.Allow] would say, and consumes nothing: Allowed
 // is whether one request would be admitted now, Remaining how many would be.
 func (l *Limiter) Peek(ctx context.Context, key string) (Result, error) {
-	each := resultsPool.Get().(*[maxLimits]Result)
-	defer resultsPool.Put(each)
-	results := each[:len(l.policy.limits)]
-	if err := l.store.Peek(ctx, l.policy, shortKey(key), results); err != nil {
+	results := make([]Result, len(l.policy.limits))
+	err := l.ask(ctx, func(ctx context.Context, s Store) error { return s.Peek(ctx, l.policy, shortKey(key), results) })
+	if err != nil {
 		return Result{}, err
 	}
 	return combine(results), nil
@@ -468,13 +461,36 @@ func (l *Limiter) Refund(ctx context.Context, key string, cost int) error {
 		return fmt.Errorf("%w: %d; a refund is of at least 1", ErrInvalidCost, cost)
 	}
 	if cost > l.policy.maxCost {
-		_, err := l.policy.tooMuch(cost)
-		return err
+		return l.policy.tooMuch(cost).err
 	}
-	return l.store.Refund(ctx, l.policy, shortKey(key), cost, nil)
+	return l.ask(ctx, func(ctx context.Context, s Store) error { return s.Refund(ctx, l.policy, shortKey(key), cost, nil) })
 }
 
 // Reset gives key its full quota again.
 func (l *Limiter) Reset(ctx context.Context, key string) error {
-	return l.store.Reset(ctx, l.policy, shortKey(key))
+	return l.ask(ctx, func(ctx context.Context, s Store) error { return s.Reset(ctx, l.policy, shortKey(key)) })
+}
+
+// ask calls the store within the deadline. It is not for decisions: there is
+// nothing to fall back on.
+func (l *Limiter) ask(ctx context.Context, f func(context.Context, Store) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if l.guard == nil {
+		return f(ctx, l.memory)
+	}
+	err := l.guard.call(ctx, func(ctx context.Context) error { return f(ctx, l.store) })
+	if err != nil {
+		l.guard.probe(l.policy)
+	}
+	return err
+}
+
+// giveBack refunds to the store that counted.
+func (l *Limiter) giveBack(ctx context.Context, by Store, p *Policy, key string, cost int, left []time.Duration) error {
+	if by == Store(l.memory) {
+		return l.memory.Refund(ctx, p, key, cost, left)
+	}
+	return l.ask(ctx, func(ctx context.Context, s Store) error { return s.Refund(ctx, p, key, cost, left) })
 }

@@ -60,12 +60,16 @@ type Policy struct {
 	algorithm Algorithm
 	limits    []Limit
 	memory    []budget // in nanoseconds
-	redis     []budget // in microseconds
+	redis     []budget // in microseconds, or what Lua can count in
 	maxCost   int      // the largest cost that can ever be admitted
 
 	// For headers; see the styles of the same names.
 	draft6, draft10 string
 	draft10Names    []string
+
+	// For the names of keys in Redis: ...{redisName:hash}:redisTails[i]
+	redisName  string
+	redisTails []string
 }
 
 // maxLimits is how many limits one policy takes: one for each unit of time
@@ -85,11 +89,12 @@ func NewPolicy(name string, algorithm Algorithm, limits ...Limit) (*Policy, erro
 	}
 	for _, l := range limits {
 		p.memory = append(p.memory, newBudget(name, algorithm, l, time.Nanosecond))
-		p.redis = append(p.redis, newBudget(name, algorithm, l, time.Microsecond))
+		p.redis = append(p.redis, newBudget(name, algorithm, l, redisTick(algorithm, l)))
 	}
 	for i := range p.memory {
 		p.maxCost = min(p.maxCost, int(p.memory[i].quota))
 	}
+	p.redisName, p.redisTails = redisNames(p)
 	p.draft6 = draft6Policy(p)
 	p.draft10, p.draft10Names = draft10Policy(p)
 	return p, nil

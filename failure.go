@@ -1,0 +1,193 @@
+package ratelimit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+)
+
+// A FailurePolicy is what happens to requests while the store cannot decide.
+// Whatever it is, each call of the store ends at a deadline ([WithTimeout]);
+// after several failures in a row the store is not asked at all, and tried in
+// the background of later requests until it answers again. Headers that would
+// have to be made up are left out. Each change is logged once, and [Event.Err]
+// tells an observer of every decision concerned.
+type FailurePolicy uint8
+
+const (
+	// FailLocal enforces the same limits in this process alone, the default:
+	// no client is unlimited, but with several instances each admits as much
+	// as all of them did together, and the counts so far are not known.
+	FailLocal FailurePolicy = iota
+
+	// FailOpen lets every request pass.
+	FailOpen
+
+	// FailClosed answers 503 Service Unavailable with Retry-After, never 429:
+	// it is not the client's fault. Limiter.Allow returns an error that is
+	// [ErrStoreUnavailable].
+	FailClosed
+
+	failurePolicyCount
+)
+
+// String returns the name of the policy.
+func (f FailurePolicy) String() string {
+	if f < failurePolicyCount {
+		return [failurePolicyCount]string{"FailLocal", "FailOpen", "FailClosed"}[f]
+	}
+	return fmt.Sprintf("FailurePolicy(%d)", uint8(f))
+}
+
+// ErrStoreUnavailable says that the store could not decide. It wraps what the
+// store said last.
+var ErrStoreUnavailable = errors.New("ratelimit: the store is unavailable")
+
+const (
+	defaultTimeout = 100 * time.Millisecond
+
+	// breakAfter failures in a row open the breaker, and from then on the store
+	// is tried once in each probeEvery.
+	breakAfter = 5
+	probeEvery = 500 * time.Millisecond
+)
+
+// A guard stands before a store that can fail: it sets the deadline, and keeps
+// a store that does not answer from being asked by every request.
+type guard struct {
+	store   Store
+	timeout time.Duration
+	now     func() time.Time
+	changed func(up bool, cause error) // called once at each change of state
+
+	failures atomic.Int32          // in a row
+	broken   atomic.Pointer[error] // not nil: open, because of this
+	probeAt  atomic.Int64          // when open: the time of the next probe, Unix ns
+}
+
+// call asks the store, if it is asked at all. An error is that of the caller's
+// own context or an ErrStoreUnavailable.
+func (g *guard) call(ctx context.Context, ask func(context.Context) error) error {
+	if cause := g.broken.Load(); cause != nil {
+		return fmt.Errorf("%w, and was not asked: %w", ErrStoreUnavailable, *cause)
+	}
+	bounded, cancel := context.WithTimeout(ctx, g.timeout)
+	err := ask(bounded)
+	cancel()
+	switch {
+	case err == nil:
+		if g.failures.Load() != 0 {
+			g.failures.Store(0)
+		}
+		return nil
+	case ctx.Err() != nil:
+		return ctx.Err() // the caller has gone: nobody's failure
+	case !aboutOneKey(err) && g.failures.Add(1) >= breakAfter:
+		g.open(err)
+	}
+	return fmt.Errorf("%w: %w", ErrStoreUnavailable, err)
+}
+
+func (g *guard) open(cause error) {
+	g.probeAt.Store(g.now().Add(probeEvery).UnixNano())
+	if g.broken.CompareAndSwap(nil, &cause) {
+		g.changed(false, cause)
+	}
+}
+
+// probe tries a broken store in the background, if it is time to. It makes a
+// decision of its own, because a store that can be read may not take a write.
+func (g *guard) probe(p *Policy) {
+	at, now := g.probeAt.Load(), g.now()
+	if g.broken.Load() == nil || now.UnixNano() < at || !g.probeAt.CompareAndSwap(at, now.Add(probeEvery+g.timeout).UnixNano()) {
+		return
+	}
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), g.timeout)
+		defer cancel()
+		err := g.store.Take(ctx, p, probeKey, 1, make([]Result, len(p.limits)))
+		if err != nil && !aboutOneKey(err) {
+			g.broken.Store(&err)
+			return
+		}
+		g.failures.Store(0)
+		if g.broken.Swap(nil) != nil {
+			g.changed(true, nil)
+		}
+	}()
+}
+
+// probeKey is no client's: their keys have a kind, or are the application's.
+const probeKey = "\x00probe"
+
+// An outcome is what became of a request.
+type outcome struct {
+	Result
+
+	// err is why the store did not decide.
+	err error
+
+	// degraded is whether the failure policy has decided instead.
+	degraded bool
+
+	// by is the store that counted the request, nil for none.
+	by Store
+}
+
+// decide takes cost from key under p. It sets each to what the limits say,
+// where the store was asked.
+func (l *Limiter) decide(ctx context.Context, p *Policy, key string, cost int, each []Result) outcome {
+	if cost < 1 {
+		return outcome{err: fmt.Errorf("%w: %d; a request costs at least 1", ErrInvalidCost, cost)}
+	}
+	if cost > p.maxCost {
+		return p.tooMuch(cost)
+	}
+	if err := ctx.Err(); err != nil {
+		return outcome{err: err}
+	}
+	if l.guard == nil {
+		_ = l.memory.Take(ctx, p, key, cost, each)
+		return outcome{Result: combine(each), by: l.memory}
+	}
+	if s, ok := l.store.(*RedisStore); ok {
+		if advice := s.advise(); advice != "" {
+			l.env.warner.log().Warn("ratelimit: " + advice)
+		}
+	}
+	err := l.guard.call(ctx, func(ctx context.Context) error { return l.store.Take(ctx, p, key, cost, each) })
+	switch {
+	case err == nil:
+		return outcome{Result: combine(each), by: l.store}
+	case ctx.Err() != nil:
+		return outcome{err: err}
+	}
+	l.guard.probe(p)
+	switch l.failure {
+	case FailOpen:
+		return outcome{Result: Result{Allowed: true}, err: err, degraded: true}
+	case FailClosed:
+		return outcome{err: err}
+	default: // FailLocal
+		_ = l.memory.Take(ctx, p, key, cost, each)
+		return outcome{Result: combine(each), err: err, degraded: true, by: l.memory}
+	}
+}
+
+// storeChanged logs that the store has failed, or is back.
+func (l *Limiter) storeChanged(up bool, cause error) {
+	log := l.env.warner.log()
+	if up {
+		log.Info("ratelimit: the store answers again", "limiter", l.name)
+		return
+	}
+	meanwhile := map[FailurePolicy]string{
+		FailLocal:  "limits are enforced in this process alone",
+		FailOpen:   "every request passes",
+		FailClosed: "every request is answered with 503",
+	}[l.failure]
+	log.Error("ratelimit: the store does not answer; until it does, "+meanwhile,
+		"limiter", l.name, "policy", l.failure.String(), "error", cause.Error())
+}

@@ -1,0 +1,533 @@
+package ratelimit_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/aed328ba/ratelimit"
+	"github.com/aed328ba/ratelimit/ratelimittest"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+// miniredis ends a key one millisecond before Redis does, at its TTL and not
+// after it. Fixed windows are compared at even milliseconds, where both agree.
+func grain(a ratelimit.Algorithm) time.Duration {
+	if a == ratelimit.FixedWindow {
+		return 2 * time.Millisecond
+	}
+	return time.Microsecond
+}
+
+func TestRedisStoreAgreesWithTheModelInEveryNumber(t *testing.T) {
+	start := time.Date(2030, time.May, 1, 0, 0, 0, 0, time.UTC)
+	m, client := startMini(t, start)
+	now := start
+	rapid.Check(t, func(t *rapid.T) {
+		m.FlushAll()
+		policy := drawPolicy(t)
+		unit := grain(policy.Algorithm())
+		for _, l := range policy.Limits() {
+			if l.Period < 10*time.Millisecond && unit > time.Microsecond {
+				t.Skip("not at even milliseconds")
+			}
+		}
+		store := ratelimit.NewRedisStore(client, ratelimit.WithDenyCache(0))
+		model := newModel(policy, time.Microsecond)
+		ctx := context.Background()
+		var last []ratelimit.Result
+		for range rapid.IntRange(1, 40).Draw(t, "calls") {
+			step := drawStep(t, last, unit)
+			now = now.Add(step).Truncate(unit)
+			m.SetTime(now)
+			m.Exists("") // TTLs follow the clock when a database is touched
+			key := rapid.SampledFrom([]string{"a", "b"}).Draw(t, "key")
+			cost := rapid.IntRange(1, maxCost(policy)).Draw(t, "cost")
+			got := make([]ratelimit.Result, len(policy.Limits()))
+			switch rapid.SampledFrom([]string{"take", "take", "take", "take", "peek", "refund", "reset"}).Draw(t, "call") {
+			case "take":
+				require.NoError(t, store.Take(ctx, policy, key, cost, got))
+				require.Equal(t, model.take(key, now.UnixMicro(), int64(cost)), got)
+				last = got
+			case "peek":
+				require.NoError(t, store.Peek(ctx, policy, key, got))
+				require.Equal(t, model.peek(key, now.UnixMicro()), got)
+				last = got
+			case "refund":
+				require.NoError(t, store.Refund(ctx, policy, key, cost, nil))
+				model.refund(key, now.UnixMicro(), int64(cost), nil)
+			case "reset":
+				require.NoError(t, store.Reset(ctx, policy, key))
+				model.reset(key)
+			}
+		}
+	})
+}
+
+func TestARealRedisAgreesWithTheModel(t *testing.T) {
+	client := startRedis(t).client()
+	ctx := context.Background()
+	rng := rand.New(rand.NewPCG(1, 2))
+	for _, algorithm := range algorithms {
+		t.Run(algorithm.String(), func(t *testing.T) {
+			for round := range 30 {
+				limits := []ratelimit.Limit{ratelimit.Per(1+rng.IntN(4), time.Duration(8+rng.IntN(20))*time.Millisecond), ratelimit.PerMinute(5 + rng.IntN(20))}
+				policy := must(ratelimit.NewPolicy("real", algorithm, limits[:1+rng.IntN(2)]...))
+				recorder := &timeRecorder{Client: client}
+				store := ratelimit.NewRedisStore(recorder, ratelimit.WithDenyCache(0))
+				model := newModel(policy, time.Microsecond)
+				id := key("k", round)
+				for range 25 {
+					cost := 1 + rng.IntN(maxCost(policy))
+					got := make([]ratelimit.Result, len(policy.Limits()))
+					require.NoError(t, store.Take(ctx, policy, id, cost, got))
+					now := recorder.now
+					if algorithm == ratelimit.FixedWindow {
+						if !recorder.sure {
+							break
+						}
+						now = now / 1000 * 1000
+					}
+					require.Equal(t, model.take(id, now, int64(cost)), got, "cost %d", cost)
+					if rng.IntN(3) == 0 {
+						time.Sleep(time.Duration(rng.IntN(12_000)) * time.Microsecond)
+					}
+				}
+			}
+		})
+	}
+}
+
+// A timeRecorder sends each script together with TIME, in one transaction, in
+// which the clock that expires keys stands still.
+type timeRecorder struct {
+	*redis.Client
+	now  int64
+	sure bool // whether now is in the millisecond that TTLs were counted in
+}
+
+func (r *timeRecorder) Process(ctx context.Context, cmd redis.Cmder) error {
+	tx := r.TxPipeline()
+	t := tx.Time(ctx)
+	reply := tx.Do(ctx, cmd.Args()...)
+	after := tx.Time(ctx)
+	_, err := tx.Exec(ctx)
+	if err != nil {
+		return err
+	}
+	r.now = t.Val().UnixMicro()
+	r.sure = r.now%1000 > 300 && r.now/1000 == after.Val().UnixMicro()/1000
+	values := reply.Val().([]any)
+	if values[0].(int64) != 0 { // the script's own reading
+		r.now = values[0].(int64)
+	}
+	cmd.(interface{ SetVal(any) }).SetVal(values)
+	return nil
+}
+
+func TestEachDecisionIsOneRoundTripAndFewCalls(t *testing.T) {
+	ctx := context.Background()
+	one := []ratelimit.Limit{ratelimit.PerHour(1000)}
+	three := []ratelimit.Limit{ratelimit.PerMinute(1000), ratelimit.PerHour(1000), ratelimit.PerDay(1000)}
+	for _, algorithm := range algorithms {
+		for _, limits := range [][]ratelimit.Limit{one, three} {
+			t.Run(fmt.Sprintf("%v/%d", algorithm, len(limits)), func(t *testing.T) {
+				client := startRedis(t).client()
+				l := redisLimiter(ratelimit.WithStore(ratelimit.NewRedisStore(client)), ratelimit.WithAlgorithm(algorithm), ratelimit.WithLimit(limits...))
+				_ = must(l.Allow(ctx, "k")) // loads the script, opens the window
+				require.NoError(t, client.ConfigResetStat(ctx).Err())
+				const n = 20
+				for range n {
+					require.True(t, must(l.Allow(ctx, "k")).Allowed)
+				}
+				count := func(command string) int { return calls(t, client, command) }
+				assert.Equal(t, n, count("evalsha"), "one round trip")
+				assert.Zero(t, count("eval"))
+				assert.Zero(t, count(`script|load`))
+				k := n * len(limits)
+				want := map[ratelimit.Algorithm]map[string]int{
+					ratelimit.FixedWindow:          {"incrby": k, "pttl": k, "pexpire": 0, "time": 0, "decrby": 0},
+					ratelimit.SlidingWindowCounter: {"time": n, "get": k, "set": k},
+					ratelimit.TokenBucket:          {"time": n, "get": k, "set": k},
+					ratelimit.SlidingWindowLog:     {"time": n, "lindex": 2 * k, "llen": k, "rpush": k, "pexpire": k, "ltrim": 0},
+				}[algorithm]
+				for command, n := range want {
+					assert.Equal(t, n, count(command), command)
+				}
+			})
+		}
+	}
+}
+
+func TestKeysInRedisCarryNoTextOfAClientsAndShareASlot(t *testing.T) {
+	on(t, func(t *testing.T, client *redis.Client) {
+		ctx := context.Background()
+		l := redisLimiter(ratelimit.WithStore(ratelimit.NewRedisStore(client, ratelimit.WithPrefix("app:limits"))), ratelimit.WithName("api"), ratelimit.WithLimit(ratelimit.PerSecond(1), ratelimit.PerHour(10)))
+		for _, subject := range []string{"user:42", "{user1000}", "a}b{c", "", strings.Repeat("x", 8192), "*?[]", "\x00\r\n"} {
+			require.NoError(t, client.FlushAll(ctx).Err())
+			_ = must(l.Allow(ctx, subject))
+			keys, err := client.Keys(ctx, "*").Result()
+			require.NoError(t, err)
+			require.Len(t, keys, 2)
+			tags := map[string]bool{}
+			for _, k := range keys {
+				match := regexp.MustCompile(`^app:limits:\{api:([0-9a-f]{32})\}:fw:(1000|3600000)$`).FindStringSubmatch(k)
+				require.NotNil(t, match, k)
+				tags[match[1]] = true
+			}
+			assert.Len(t, tags, 1)
+			require.NoError(t, l.Reset(ctx, subject))
+			assert.Zero(t, client.DBSize(ctx).Val(), "Reset removes both")
+		}
+	})
+}
+
+func TestEveryKeyHasATTLOfAboutItsPeriodAndOneWithoutIsHealed(t *testing.T) {
+	on(t, func(t *testing.T, client *redis.Client) {
+		ctx := context.Background()
+		for _, algorithm := range algorithms {
+			require.NoError(t, client.FlushAll(ctx).Err())
+			l := redisLimiter(ratelimit.WithStore(ratelimit.NewRedisStore(client)), ratelimit.WithAlgorithm(algorithm), ratelimit.WithLimit(ratelimit.PerMinute(5)))
+			for range 7 {
+				_ = must(l.Allow(ctx, "k"))
+				for _, k := range client.Keys(ctx, "*").Val() {
+					ttl := client.PTTL(ctx, k).Val()
+					assert.Positive(t, ttl, algorithm)
+					assert.LessOrEqual(t, ttl, 2*time.Minute, algorithm)
+				}
+			}
+			k := client.Keys(ctx, "*").Val()[0]
+			require.NoError(t, client.Persist(ctx, k).Err())
+			switch algorithm {
+			case ratelimit.FixedWindow: // the one whose TTL is its window
+				r := must(l.Peek(ctx, "k"))
+				assert.Positive(t, client.PTTL(ctx, k).Val())
+				assert.LessOrEqual(t, r.RetryAfter, time.Minute)
+			default: // the others know their times, and renew the TTL
+				require.NoError(t, l.Refund(ctx, "k", 1))
+				require.True(t, must(l.Allow(ctx, "k")).Allowed)
+				assert.Positive(t, client.PTTL(ctx, k).Val(), algorithm)
+			}
+		}
+	})
+}
+
+func TestADeniedRequestConsumesNothingInRedis(t *testing.T) {
+	on(t, func(t *testing.T, client *redis.Client) {
+		ctx := context.Background()
+		for _, algorithm := range algorithms {
+			l := redisLimiter(ratelimit.WithStore(ratelimit.NewRedisStore(client, ratelimit.WithDenyCache(0))), ratelimit.WithName(algorithm.String()), ratelimit.WithAlgorithm(algorithm), ratelimit.WithLimit(ratelimit.PerMinute(9), ratelimit.PerHour(10)))
+			require.True(t, must(l.AllowN(ctx, "k", 6)).Allowed)
+			for range 5 {
+				require.False(t, must(l.AllowN(ctx, "k", 8)).Allowed)
+			}
+			r := must(l.AllowN(ctx, "k", 3))
+			assert.True(t, r.Allowed, algorithm)
+			assert.Equal(t, 0, r.Remaining)
+		}
+	})
+}
+
+func TestExactlyTheLimitIsAdmittedByManyInstancesWithClocksFarApart(t *testing.T) {
+	server := startRedis(t)
+	ctx := context.Background()
+	const limit, instances, each = 500, 8, 150
+	for _, algorithm := range algorithms {
+		t.Run(algorithm.String(), func(t *testing.T) {
+			var admitted atomic.Int64
+			var wg sync.WaitGroup
+			for i := range instances {
+				skew := time.Duration(i-instances/2) * 7 * time.Minute
+				clock := func() time.Time { return time.Now().Add(skew) }
+				store := ratelimit.NewRedisStore(server.client(), ratelimit.WithClock(clock))
+				l := redisLimiter(ratelimit.WithStore(store), ratelimit.WithName(algorithm.String()), ratelimit.WithAlgorithm(algorithm), ratelimit.WithClock(clock),
+					ratelimit.WithLimit(ratelimit.Per(limit, 24*time.Hour)))
+				for range 4 {
+					wg.Go(func() {
+						for range each {
+							r, err := l.Allow(ctx, "k")
+							if assert.NoError(t, err) && r.Allowed {
+								admitted.Add(1)
+							}
+						}
+					})
+				}
+			}
+			wg.Wait()
+			assert.EqualValues(t, limit, admitted.Load())
+		})
+	}
+}
+
+func TestALostScriptCacheIsInvisible(t *testing.T) {
+	server := startRedis(t)
+	for name, client := range map[string]ratelimit.RedisClient{
+		"client":              server.client(),
+		"autopipeliner":       must(server.client().AutoPipeline()),
+		"async autopipeliner": must(server.client().AsyncAutoPipeline()),
+	} {
+		t.Run(name, func(t *testing.T) {
+			if c, ok := client.(interface{ Close() error }); ok {
+				defer c.Close()
+			}
+			ctx := context.Background()
+			l := redisLimiter(ratelimit.WithStore(ratelimit.NewRedisStore(client)), ratelimit.WithName(strings.Fields(name)[0]), ratelimit.WithLimit(ratelimit.PerHour(1000)))
+			require.NoError(t, server.client().FlushAll(ctx).Err())
+			admin := server.client()
+			var admitted atomic.Int64
+			var wg sync.WaitGroup
+			for g := range 64 {
+				wg.Go(func() {
+					for i := range 20 {
+						if g == 0 {
+							_ = admin.ScriptFlush(ctx).Err()
+						}
+						r, err := l.Allow(ctx, "k")
+						if assert.NoError(t, err, "call %d", i) && r.Allowed {
+							admitted.Add(1)
+						}
+					}
+				})
+			}
+			wg.Wait()
+			assert.EqualValues(t, 1000, admitted.Load())
+		})
+	}
+}
+
+func TestATooEarlyPeriodWorksOnRedisToo(t *testing.T) {
+	server := startRedis(t)
+	ctx := context.Background()
+	for _, period := range []time.Duration{time.Millisecond, 1500 * time.Microsecond, 20 * time.Millisecond, 999 * time.Millisecond} {
+		for _, algorithm := range algorithms {
+			l := redisLimiter(ratelimit.WithStore(ratelimit.NewRedisStore(server.client())), ratelimit.WithName(strconv.Itoa(int(period))), ratelimit.WithAlgorithm(algorithm), ratelimit.WithLimit(ratelimit.Per(1, period)))
+			denied := 0
+			for range 50 {
+				r := must(l.Allow(ctx, "k"))
+				if !r.Allowed {
+					denied++
+					if period < 100*time.Millisecond {
+						time.Sleep(r.RetryAfter)
+						require.True(t, must(l.Allow(ctx, "k")).Allowed, "%v %v: admitted after %v", algorithm, period, r.RetryAfter)
+					}
+				}
+			}
+			if period > 10*time.Millisecond {
+				assert.Positive(t, denied, "%v %v", algorithm, period)
+			}
+		}
+	}
+}
+
+func TestAClockThatWasSetBackLocksNobodyOutForMoreThanAPeriod(t *testing.T) {
+	start := time.Date(2030, time.May, 1, 12, 0, 0, 0, time.UTC)
+	for _, algorithm := range algorithms {
+		for _, back := range []time.Duration{time.Second, time.Minute, 10 * time.Hour} {
+			t.Run(fmt.Sprintf("%v/%v", algorithm, back), func(t *testing.T) {
+				m, client := startMini(t, start)
+				ctx := context.Background()
+				l := redisLimiter(ratelimit.WithStore(ratelimit.NewRedisStore(client, ratelimit.WithDenyCache(0))), ratelimit.WithAlgorithm(algorithm), ratelimit.WithLimit(ratelimit.PerMinute(5)))
+				require.True(t, must(l.AllowN(ctx, "k", 3)).Allowed)
+				m.SetTime(start.Add(20 * time.Second))
+				require.True(t, must(l.AllowN(ctx, "k", 2)).Allowed)
+				now := start.Add(20*time.Second - back)
+				m.SetTime(now)
+				r := must(l.AllowN(ctx, "k", 5))
+				require.False(t, r.Allowed, "what was admitted is not forgotten")
+				require.LessOrEqual(t, r.RetryAfter, 2*time.Minute)
+				if algorithm != ratelimit.SlidingWindowCounter {
+					require.LessOrEqual(t, r.RetryAfter, time.Minute)
+				}
+				m.SetTime(now.Add(r.RetryAfter))
+				assert.True(t, must(l.AllowN(ctx, "k", 5)).Allowed, "after %v", r.RetryAfter)
+			})
+		}
+	}
+}
+
+func TestTheDenyCacheSparesRedisAndFindsOutAboutAReset(t *testing.T) {
+	client := startRedis(t).client()
+	ctx := context.Background()
+	clock := ratelimittest.NewClock()
+	limiter := func(opts ...ratelimit.Option) *ratelimit.Limiter {
+		store := ratelimit.NewRedisStore(client, ratelimit.WithClock(clock.Now))
+		return redisLimiter(append([]ratelimit.Option{ratelimit.WithStore(store), ratelimit.WithName("api"), ratelimit.WithLimit(ratelimit.PerHour(5))}, opts...)...)
+	}
+	l, elsewhere := limiter(), limiter()
+	require.True(t, must(l.AllowN(ctx, "k", 5)).Allowed)
+	first := must(l.Allow(ctx, "k"))
+	require.False(t, first.Allowed)
+
+	require.NoError(t, client.ConfigResetStat(ctx).Err())
+	for range 1000 {
+		require.False(t, must(l.Allow(ctx, "k")).Allowed)
+	}
+	assert.Zero(t, calls(t, client, "evalsha"), "a client that hammers costs Redis nothing")
+	clock.Advance(300 * time.Millisecond)
+	r := must(l.Allow(ctx, "k"))
+	assert.Equal(t, first.RetryAfter-300*time.Millisecond, r.RetryAfter, "and the wait goes on running")
+	assert.Equal(t, first.ResetAfter-300*time.Millisecond, r.ResetAfter)
+
+	clock.Advance(700 * time.Millisecond)
+	for range 10 {
+		require.False(t, must(l.Allow(ctx, "k")).Allowed)
+	}
+	assert.Equal(t, 1, calls(t, client, "evalsha"), "asked again after a second")
+
+	_ = must(l.AllowN(ctx, "k", 2))
+	assert.Equal(t, 2, calls(t, client, "evalsha"), "another cost is another question")
+
+	require.NoError(t, elsewhere.Reset(ctx, "k"))
+	clock.Advance(time.Second)
+	assert.True(t, must(l.Allow(ctx, "k")).Allowed, "a reset on another instance takes effect within a second")
+
+	require.True(t, must(l.AllowN(ctx, "k", 4)).Allowed)
+	require.False(t, must(l.Allow(ctx, "k")).Allowed)
+	require.NoError(t, l.Refund(ctx, "k", 1))
+	assert.True(t, must(l.Allow(ctx, "k")).Allowed, "a refund on this instance takes effect at once")
+	require.False(t, must(l.Allow(ctx, "k")).Allowed)
+	require.NoError(t, l.Reset(ctx, "k"))
+	assert.True(t, must(l.Allow(ctx, "k")).Allowed, "and so does a reset")
+}
+
+func TestTheDenyCacheIsKeyedByWhatWasAskedAndBounded(t *testing.T) {
+	_, client := startMini(t, time.Now())
+	ctx := context.Background()
+	store := ratelimit.NewRedisStore(client, ratelimit.WithDenyCache(16))
+	take := func(requests, cost int, key string) bool {
+		var r [1]ratelimit.Result
+		p := must(ratelimit.NewPolicy("p", ratelimit.TokenBucket, ratelimit.PerHour(requests)))
+		require.NoError(t, store.Take(ctx, p, key, cost, r[:]))
+		return r[0].Allowed
+	}
+	require.True(t, take(10, 8, "k"))
+	require.False(t, take(10, 5, "k"))
+	assert.True(t, take(10, 1, "k"), "a cheaper request")
+	require.False(t, take(10, 5, "k"))
+	assert.True(t, take(100, 5, "k"), "a raised limit")
+	for i := range 2000 {
+		require.True(t, take(1, 1, key("many", i)))
+		require.False(t, take(1, 1, key("many", i)))
+	}
+	for i := range 2000 {
+		require.False(t, take(1, 1, key("many", i)), "whatever was dropped, Redis still knows")
+	}
+}
+
+func TestAnythingElseUnderAKeysNameIsAnErrorOfThatKeyAlone(t *testing.T) {
+	on(t, func(t *testing.T, client *redis.Client) {
+		ctx := context.Background()
+		for _, algorithm := range algorithms {
+			require.NoError(t, client.FlushAll(ctx).Err())
+			store := ratelimit.NewRedisStore(client)
+			two := must(ratelimit.NewPolicy("p", algorithm, ratelimit.PerMinute(5), ratelimit.PerHour(5)))
+			var r [2]ratelimit.Result
+			require.NoError(t, store.Take(ctx, two, "k", 1, r[:]))
+			var hour string
+			for _, k := range client.Keys(ctx, "*").Val() {
+				if strings.HasSuffix(k, ":3600000") {
+					hour = k
+				}
+			}
+			for _, spoil := range []func() error{
+				func() error { return client.SAdd(ctx, hour, "x").Err() },
+				func() error { return client.Set(ctx, hour, "garbage", 0).Err() },
+			} {
+				require.NoError(t, client.Del(ctx, hour).Err())
+				require.NoError(t, spoil())
+				err := store.Take(ctx, two, "k", 1, r[:])
+				require.Error(t, err, algorithm)
+				l := redisLimiter(ratelimit.WithStore(ratelimit.NewRedisStore(client)), ratelimit.WithName("p"), ratelimit.WithAlgorithm(algorithm), ratelimit.WithLimit(two.Limits()...))
+				for range 20 {
+					_, err := l.Allow(ctx, "k")
+					require.ErrorIs(t, err, ratelimit.ErrStoreUnavailable)
+				}
+				_, err = l.Allow(ctx, "another")
+				require.NoError(t, err, "%v: the breaker did not open", algorithm)
+				require.NoError(t, l.Reset(ctx, "another"))
+			}
+			require.NoError(t, client.Del(ctx, hour).Err())
+			require.NoError(t, store.Peek(ctx, two, "k", r[:]))
+			assert.Equal(t, 4, r[0].Remaining, "%v: the minute was not charged meanwhile", algorithm)
+		}
+	})
+}
+
+func TestWrongRedisOptionsAreErrorsOfNewLimiter(t *testing.T) {
+	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+	defer client.Close()
+	for want, store := range map[string]ratelimit.Store{
+		`NewRedisStore: the client is nil; use redis.NewClient(&redis.Options{Addr: "localhost:6379"}) or the like`: ratelimit.NewRedisStore(nil),
+		"NewRedisStore: the client is nil":                                              ratelimit.NewRedisStore((*redis.Client)(nil)),
+		`WithPrefix: the prefix "" has 0 characters; use 1 to 64 (default "ratelimit")`: ratelimit.NewRedisStore(client, ratelimit.WithPrefix("")),
+		`WithPrefix: the prefix "a{b}" may only have letters, digits`:                   ratelimit.NewRedisStore(client, ratelimit.WithPrefix("a{b}")),
+		"WithDenyCache: -1 keys; use at least 1, or 0 for no cache (default 100000)":    ratelimit.NewRedisStore(client, ratelimit.WithDenyCache(-1), nil),
+	} {
+		_, err := ratelimit.NewLimiter(ratelimit.WithLimit(ratelimit.PerMinute(1)), ratelimit.WithStore(store))
+		assert.ErrorContains(t, err, "ratelimit: "+want)
+	}
+	for want, o := range map[string]ratelimit.Option{
+		"WithTimeout: 0s; use 1ms to 1m (default 100ms)":                                      ratelimit.WithTimeout(0),
+		"WithTimeout: -1s; use 1ms to 1m (default 100ms)":                                     ratelimit.WithTimeout(-time.Second),
+		"WithTimeout: 1h0m0s; use 1ms to 1m (default 100ms)":                                  ratelimit.WithTimeout(time.Hour),
+		"WithFailure: unknown policy FailurePolicy(7); use FailLocal, FailOpen or FailClosed": ratelimit.WithFailure(7),
+	} {
+		_, err := ratelimit.NewLimiter(ratelimit.WithLimit(ratelimit.PerMinute(1)), o)
+		assert.ErrorContains(t, err, "ratelimit: "+want)
+	}
+}
+
+func TestAClientWithoutContextTimeoutsIsNoticedOnceAtFirstUse(t *testing.T) {
+	m, _ := startMini(t, time.Now())
+	for name, client := range map[string]interface {
+		ratelimit.RedisClient
+		Close() error
+	}{
+		"client": redis.NewClient(&redis.Options{Addr: m.Addr()}),
+		"ring":   redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": m.Addr()}}),
+	} {
+		logger, logged := logTo(t)
+		l := redisLimiter(ratelimit.WithLimit(ratelimit.PerMinute(100)), ratelimit.WithStore(ratelimit.NewRedisStore(client)), ratelimit.WithLogger(logger), ratelimit.WithName(name))
+		assert.Empty(t, logged(), "no use yet")
+		for range 3 {
+			_ = must(l.Allow(context.Background(), "k"))
+		}
+		assert.Equal(t, 1, strings.Count(logged(), "ContextTimeoutEnabled"))
+		_ = client.Close()
+	}
+}
+
+func TestWorksWithEveryKindOfClient(t *testing.T) {
+	a, b := startRedis(t), startRedis(t)
+	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": a.addr, "b": b.addr}, ContextTimeoutEnabled: true})
+	defer ring.Close()
+	universal := redis.NewUniversalClient(&redis.UniversalOptions{Addrs: []string{a.addr}})
+	defer universal.Close()
+	pipeliner := must(a.client().AutoPipeline())
+	defer pipeliner.Close()
+	for name, client := range map[string]ratelimit.RedisClient{"client": a.client(), "ring": ring, "universal": universal, "autopipeliner": pipeliner} {
+		t.Run(name, func(t *testing.T) {
+			ctx := context.Background()
+			l := redisLimiter(ratelimit.WithLimit(ratelimit.PerMinute(3), ratelimit.PerHour(100)), ratelimit.WithStore(ratelimit.NewRedisStore(client)), ratelimit.WithName(name))
+			for k := range 20 {
+				for i := range 5 {
+					r, err := l.Allow(ctx, strconv.Itoa(k))
+					require.NoError(t, err)
+					require.Equal(t, i < 3, r.Allowed)
+				}
+			}
+		})
+	}
+	keys := func(s *redisServer) int64 { return s.client().DBSize(context.Background()).Val() }
+	assert.Positive(t, keys(b), "the ring used both")
+}
