@@ -20,6 +20,7 @@ type Client struct {
 // NewClient returns a client of app with the address 192.0.2.1. What it cannot
 // do fails the test.
 func NewClient(tb testing.TB, app http.Handler) *Client {
+	tb.Helper()
 	return &Client{tb: tb, handler: app, peer: "192.0.2.1:1234", header: http.Header{}}
 }
 
