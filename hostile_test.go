@@ -83,7 +83,7 @@ func (srv *target) raw(text string) int {
 	srv.t.Helper()
 	conn, err := net.Dial("tcp", srv.addr)
 	require.NoError(srv.t, err)
-	defer conn.Close()
+	defer func() { _ = conn.Close() }()
 	// Where the server refuses a request it has not read to its end, writing
 	// fails and the answer may be lost.
 	_, _ = io.WriteString(conn, text)
@@ -232,7 +232,7 @@ func TestNoDelimiterInAKeyReachesAnotherBudget(t *testing.T) {
 	// Each pair is another client, however the parts would be written together.
 	parts := []string{
 		"a", "b", "A", "a:b", ":", "a+b", "+", "%2B", "%", "a=b", "=", "a b", "a,b", "a/b", "{a}", "{", "}", "}{", "{}", "{a}b", "a{b}", "*", "?", "[a]", `\`, `"`, "'",
-		"a|b", "a;b", "join:a", "header:X-Api-Key=a", "query:q=a", "ip:127.0.0.1", "anonymous:127.0.0.1", "hash:0", "key:a", "a+query:q=b", "a%2Bquery:q=b", "\u00e9", "e\u0301",
+		"a|b", "a;b", "join:a", "header:X-Api-Key=a", "query:q=a", "ip:127.0.0.1", "anonymous:127.0.0.1", "hash:0", "key:a", "a+query:q=b", "b+query:q=a", "a%2Bquery:q=b", "\u00e9", "e\u0301",
 	}
 	store := ratelimit.NewMemoryStore()
 	srv := attack(t, nil, ratelimit.New(ratelimit.WithStore(store), ratelimit.WithLimit(ratelimit.PerHour(1)),
@@ -244,7 +244,7 @@ func TestNoDelimiterInAKeyReachesAnotherBudget(t *testing.T) {
 		pairs = 0
 		for i, a := range parts {
 			for j, b := range parts {
-				if (i+j)%thinned != 0 {
+				if (i+j)%thinned != 0 && !strings.Contains(a+b, "query") {
 					continue
 				}
 				pairs++

@@ -101,8 +101,11 @@ func FuzzKeys(f *testing.F) {
 			if got := first.Key(with(value, "")); got != want {
 				t.Fatalf("FirstKey is %q, its first key %q", got, want)
 			}
-			for _, other := range append(values, "") {
-				claim(join.Key(with(value, other)), "join of two "+value+"\x00"+url.QueryEscape(other))
+		}
+		// Among the pairs are those that would be one text without escapes.
+		for _, one := range append(values, "", a+"+query:q="+b) {
+			for _, two := range append(values, "", b+"+query:q="+a, anonymous) {
+				claim(join.Key(with(one, two)), "join of two "+url.QueryEscape(one)+" "+url.QueryEscape(two))
 			}
 		}
 	})
