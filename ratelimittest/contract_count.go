@@ -323,12 +323,23 @@ func largestLimit(c *checker) {
 		limit.Requests = 100_000
 	}
 	p, key := c.policy(limit), c.key()
-	c.want("remaining of the largest limit", limit.Requests-1, c.take(p, key, 1)[0].Remaining)
-	c.want("remaining of the largest limit", limit.Requests-3, c.take(p, key, 2)[0].Remaining)
+	started := c.now()
+	take := func(cost, remaining int) {
+		got := c.take(p, key, cost)[0].Remaining
+		refilled := 0
+		if elapsed := c.now() - started; elapsed > 0 && c.algorithm == ratelimit.TokenBucket { // one each 15 ms
+			refilled = 1 + int(elapsed/(limit.Period/time.Duration(limit.Requests)))
+		}
+		if got < remaining || got > remaining+refilled {
+			c.errorf("remaining of %v after a cost of %d: want %d, got %d", p, cost, remaining, got)
+		}
+	}
+	take(1, limit.Requests-1)
+	take(2, limit.Requests-3)
 	if c.algorithm == ratelimit.SlidingWindowLog {
 		return // it keeps each request
 	}
-	c.want("remaining of the largest limit", 1, c.take(p, key, limit.Requests-4)[0].Remaining)
+	take(limit.Requests-4, 1)
 	r := c.take(p, key, limit.Requests)
 	if r[0].Allowed {
 		c.errorf("twice the largest limit was admitted")
