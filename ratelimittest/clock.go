@@ -1,5 +1,3 @@
-// Package ratelimittest helps to test code that limits requests: a clock that
-// stands still until told otherwise.
 package ratelimittest
 
 import (
