@@ -80,8 +80,11 @@ const maxLogRequests = 100_000
 // [Store] directly. The error joins every fault found.
 func NewPolicy(name string, algorithm Algorithm, limits ...Limit) (*Policy, error) {
 	p := &Policy{name: name, algorithm: algorithm, limits: append([]Limit(nil), limits...), maxCost: math.MaxInt}
-	if err := p.validate(); err != nil {
-		return nil, err
+	if faults := p.faults(); len(faults) > 0 {
+		for i, fault := range faults {
+			faults[i] = fmt.Errorf("ratelimit: %w", fault)
+		}
+		return nil, errors.Join(faults...)
 	}
 	for _, l := range limits {
 		p.memory = append(p.memory, newBudget(name, algorithm, l, time.Nanosecond))
@@ -95,10 +98,10 @@ func NewPolicy(name string, algorithm Algorithm, limits ...Limit) (*Policy, erro
 	return p, nil
 }
 
-func (p *Policy) validate() error {
-	var faults []error
+// faults returns every reason why p cannot be enforced.
+func (p *Policy) faults() (faults []error) {
 	fault := func(format string, args ...any) {
-		faults = append(faults, fmt.Errorf("ratelimit: "+format, args...))
+		faults = append(faults, fmt.Errorf(format, args...))
 	}
 	if err := p.algorithm.validate(); err != nil {
 		fault("%w", err)
@@ -124,7 +127,7 @@ func (p *Policy) validate() error {
 		}
 		seen[period] = l
 	}
-	return errors.Join(faults...)
+	return faults
 }
 
 // Name returns the name under which the policy counts.
