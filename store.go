@@ -62,6 +62,7 @@ type Policy struct {
 	memory    []budget // in nanoseconds
 	redis     []budget // in microseconds
 	maxCost   int      // the largest cost that can ever be admitted
+	dryRun    bool     // decided and observed, not enforced; its name says so too
 
 	// For headers; see the styles of the same names.
 	draft6, draft10 string
