@@ -1,7 +1,6 @@
 package ratelimit
 
 import (
-	"errors"
 	"fmt"
 	"reflect"
 	"slices"
@@ -43,10 +42,7 @@ func (l *Limiter) Register(router gin.IRoutes, api any) error {
 	}
 	s := &structRoutes{limiter: l, router: g, seen: map[route]string{}}
 	s.read(v.Elem(), "")
-	if err := errors.Join(s.faults...); err != nil {
-		return err
-	}
-	if err := l.addRules(s.rules); err != nil {
+	if err := l.addRules(s.rules, s.faults...); err != nil {
 		return err
 	}
 	for _, h := range s.handlers {

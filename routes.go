@@ -333,9 +333,6 @@ func paramsOf(pattern string) (names []string) {
 // them as far as the algorithm and a period are the same.
 func (l *Limiter) SetRoutes(table map[string]string) error {
 	rows, err := l.rows(table)
-	if err != nil {
-		return err
-	}
 	l.edit.Lock()
 	defer l.edit.Unlock()
 	for _, r := range l.routes.Load().rules {
@@ -343,7 +340,7 @@ func (l *Limiter) SetRoutes(table map[string]string) error {
 			rows = append(rows, r)
 		}
 	}
-	return l.setRules(rows)
+	return l.setRules(rows, err)
 }
 
 // annotate gives one rule to a pattern under each of methods.
@@ -373,8 +370,8 @@ func (l *Limiter) annotation(methods []string, pattern, text string) ([]routeRul
 
 // addRules adds the rules of routes that are being registered. A route that
 // has the very rule already is another engine's: Gin takes it only once on
-// each.
-func (l *Limiter) addRules(added []routeRule) error {
+// each. Where there are faults already it only adds to these.
+func (l *Limiter) addRules(added []routeRule, faults ...error) error {
 	l.edit.Lock()
 	defer l.edit.Unlock()
 	rules := slices.Clone(l.routes.Load().rules)
@@ -385,12 +382,12 @@ func (l *Limiter) addRules(added []routeRule) error {
 			rules = append(rules, r)
 		}
 	}
-	return l.setRules(rules)
+	return l.setRules(rules, faults...)
 }
 
-func (l *Limiter) setRules(rules []routeRule) error {
+func (l *Limiter) setRules(rules []routeRule, faults ...error) error {
 	t, err := newRouteTable(rules)
-	if err != nil {
+	if err := errors.Join(append(faults, err)...); err != nil {
 		return err
 	}
 	l.routes.Store(t)
