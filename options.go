@@ -157,7 +157,8 @@ func WithStore(s Store) Option {
 // WithName sets the name under which the store counts, which also stands in
 // logs, events and draft headers: 1 to 64 letters, digits and any of ".", "_",
 // "-" and "/". Limiters of one name, one store and the same settings share one
-// budget; other settings under the same name are refused. The default is a
+// budget; other settings under the same name are refused. Rules of routes are
+// not compared: limiters of one name should have the same. The default is a
 // budget of its own in its store.
 func WithName(name string) Option {
 	return option(func(c *config) {

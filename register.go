@@ -46,7 +46,7 @@ func (l *Limiter) Register(router gin.IRoutes, api any) error {
 		return err
 	}
 	for _, h := range s.handlers {
-		g.Handle(h.route.method, h.relative, l.handle, h.handler)
+		g.Handle(h.method, h.relative, l.handle, h.handler)
 	}
 	return nil
 }

@@ -3,6 +3,7 @@ package ratelimit_test
 import (
 	"fmt"
 	"reflect"
+	"strings"
 	"testing"
 
 	"github.com/aed328ba/ratelimit"
@@ -73,7 +74,6 @@ type Faulty struct {
 	Param    gin.HandlerFunc `route:"GET /param" ratelimit:"5/minute by param:id"`
 	Typo     gin.HandlerFunc `route:"GET /typo" ratelimt:"5/minute"`
 	Case     gin.HandlerFunc `Route:"GET /case"`
-	Doubled  gin.HandlerFunc `route:"GET /a" route:"GET /b"`
 	Nil      gin.HandlerFunc `route:"GET /nil"`
 	NoRoute  gin.HandlerFunc `ratelimit:"5/minute"`
 	NoMethod gin.HandlerFunc `route:"/any"`
@@ -93,11 +93,10 @@ type Embedded struct {
 func TestRegisterReportsEveryFaultWithStructAndFieldAndThenRegistersNothing(t *testing.T) {
 	l, _ := limited(t, ratelimit.WithLimit(ratelimit.PerMinute(100)), ratelimit.WithRoutes(map[string]string{"GET /tabled": "1/minute"}))
 	r := gin.New()
-	api := &Faulty{Twice: ok, Again: ok, Rule: ok, Param: ok, Typo: ok, Case: ok, Doubled: ok, NoRoute: ok, NoMethod: ok, Below: ok, Path: ok, hidden: ok, Tabled: ok}
+	api := &Faulty{Twice: ok, Again: ok, Rule: ok, Param: ok, Typo: ok, Case: ok, NoRoute: ok, NoMethod: ok, Below: ok, Path: ok, hidden: ok, Tabled: ok}
 	assert.EqualError(t, l.Register(r, api), `ratelimit: Faulty._: rule "5/fortnight": unknown unit "fortnight" (use s, m, h or d)
 ratelimit: Faulty.Typo: unknown tag "ratelimt"; did you mean "ratelimit"?
 ratelimit: Faulty.Case: unknown tag "Route"; did you mean "route"?
-ratelimit: Faulty.Doubled: the tag "route:\"GET /a\" route:\"GET /b\"" has route twice
 ratelimit: Faulty.Again: GET /twice is the route of Faulty.Twice already
 ratelimit: Faulty.Rule: rule "5/minuet" for GET /rule: unknown unit "minuet" (use s, m, h or d); did you mean "minute"?
 ratelimit: Faulty.Param: rule "5/minute by param:id" for GET /param: the key "param:id" needs a ":id" in the pattern /param
@@ -137,7 +136,8 @@ func TestATagThatReflectWouldIgnoreIsAFault(t *testing.T) {
 		`json:"a" route`:                    `route`,
 		`route:GET`:                         `route:GET`,
 		`route:"GET /a" ratelimit='5/m'`:    `ratelimit='5/m'`,
-		`route:"GET /a",ratelimit:"5/m"`:    "",
+		`route:"GET /a",ratelimit:"5/m"`:    `ratelimit: struct.A: unknown tag ",ratelimit"; did you mean "ratelimit"?`,
+		`route:"GET /a" route:"GET /b"`:     `ratelimit: struct.A: the tag "route:\"GET /a\" route:\"GET /b\"" has route twice`,
 		"route:`GET /a`":                    "route:`GET /a`",
 		`route:"GET /a" rate limit:"5/min"`: `rate limit:"5/min"`,
 	} {
@@ -145,11 +145,10 @@ func TestATagThatReflectWouldIgnoreIsAFault(t *testing.T) {
 		api := reflect.New(reflect.StructOf([]field{{Name: "A", Type: reflect.TypeFor[gin.HandlerFunc](), Tag: tag}}))
 		api.Elem().Field(0).Set(reflect.ValueOf(gin.HandlerFunc(ok)))
 		err := l.Register(gin.New(), api.Interface())
-		if at == "" {
-			assert.EqualError(t, err, `ratelimit: struct.A: unknown tag ",ratelimit"; did you mean "ratelimit"?`)
-			continue
+		if !strings.HasPrefix(at, "ratelimit: ") {
+			at = fmt.Sprintf("ratelimit: struct.A: the tag %q is not of the form name:\"value\" at %q", tag, at)
 		}
-		assert.EqualError(t, err, fmt.Sprintf("ratelimit: struct.A: the tag %q is not of the form name:\"value\" at %q", tag, at))
+		assert.EqualError(t, err, at)
 	}
 }
 

@@ -127,8 +127,8 @@ type RouteLimit struct {
 	// DryRun is true where nothing is denied.
 	DryRun bool
 
-	// Source is where this comes from: "default", "row" with its route, or
-	// "annotation".
+	// Source is where this comes from: "default", "row" and its route, or
+	// "annotation", which the tag of a struct is too.
 	Source string
 }
 
