@@ -6,9 +6,12 @@
 // comes too often. Options choose other limits, keys, algorithms, headers and
 // stores; see [New].
 //
-// The way of a request: its key says who is calling, one atomic step in a
-// [Store] decides, the headers tell the client, and then the next handler runs
-// or 429 is the answer.
+// Routes may have limits of their own, written beside them; see [WithRoutes],
+// [Limiter.Annotate] and [Limiter.Register].
+//
+// The way of a request: its route has a rule or the default holds, its key says
+// who is calling, one atomic step in a [Store] decides, the headers tell the
+// client, and then the next handler runs or 429 is the answer.
 package ratelimit
 
 import (

@@ -3,7 +3,6 @@ package ratelimit
 import (
 	"fmt"
 	"reflect"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -85,40 +84,42 @@ const (
 // read reads the fields of v, whose rule is inherited where they have none.
 func (s *structRoutes) read(v reflect.Value, inherited string) {
 	t := v.Type()
-	fields := reflect.VisibleFields(t)
-	fields = slices.DeleteFunc(fields, func(f reflect.StructField) bool { return len(f.Index) > 1 }) // they are read with their struct
-	tags := make([]map[string]string, len(fields))
-	for i, f := range fields {
+	tags := make([]map[string]string, t.NumField())
+	given := false
+	for i := range tags {
+		f := t.Field(i)
 		var err error
 		if tags[i], err = readTag(f.Tag); err != nil {
 			s.fault(t, f, "%w", err)
 			continue
 		}
 		rule, has := tags[i][tagRule]
-		if !has || f.Name != "_" {
-			continue
-		}
-		if s.check(t, f, rule) {
-			inherited = rule
+		switch {
+		case !has || f.Name != "_":
+		case given:
+			s.fault(t, f, "a blank field has the rule of this struct already; keep one of the two")
+		case s.check(t, f, rule):
+			inherited, given = rule, true
 		}
 	}
-	for i, f := range fields {
+	for i := range tags {
+		f := t.Field(i)
 		where, hasRoute := tags[i][tagRoute]
 		rule, hasRule := tags[i][tagRule]
 		switch {
 		case tags[i] == nil || f.Name == "_" && !hasRoute:
 		case hasRoute:
 			if !hasRule {
-				rule = inherited
+				rule, hasRule = inherited, inherited != ""
 			}
-			s.field(t, f, v.FieldByIndex(f.Index), where, rule)
+			s.field(t, f, v.Field(i), where, rule, hasRule)
 		case f.Anonymous && structOf(f.Type) != nil:
 			if !hasRule {
 				rule = inherited
 			} else if !s.check(t, f, rule) {
 				continue
 			}
-			if embedded := reflect.Indirect(v.FieldByIndex(f.Index)); embedded.IsValid() {
+			if embedded := reflect.Indirect(v.Field(i)); embedded.IsValid() {
 				s.read(embedded, rule)
 			} else if hasRule || hasRoutes(structOf(f.Type)) {
 				s.fault(t, f, "the embedded struct is nil")
@@ -140,7 +141,7 @@ func (s *structRoutes) check(t reflect.Type, f reflect.StructField, text string)
 }
 
 // field reads one handler.
-func (s *structRoutes) field(t reflect.Type, f reflect.StructField, v reflect.Value, where, rule string) {
+func (s *structRoutes) field(t reflect.Type, f reflect.StructField, v reflect.Value, where, rule string, hasRule bool) {
 	before := len(s.faults)
 	to, below, err := parseRoute(where)
 	switch {
@@ -168,7 +169,7 @@ func (s *structRoutes) field(t reflect.Type, f reflect.StructField, v reflect.Va
 	}
 	s.seen[h.route] = fieldName(t, f)
 	s.handlers = append(s.handlers, h)
-	if rule == "" {
+	if !hasRule {
 		return
 	}
 	rules, err := s.limiter.annotation([]string{h.method}, h.pattern, ruleOfTag(rule))

@@ -68,6 +68,9 @@ func TestAHandlerWithoutARuleHasTheDefaultOrARowOfTheTable(t *testing.T) {
 
 type Faulty struct {
 	_        struct{}        `ratelimit:"5/fortnight"`
+	_        struct{}        `ratelimit:"5/minute"`
+	_        struct{}        `ratelimit:"6/minute"`
+	Empty    gin.HandlerFunc `route:"GET /empty" ratelimit:""`
 	Twice    gin.HandlerFunc `route:"GET /twice" ratelimit:"5/minute"`
 	Again    gin.HandlerFunc `route:"get /twice" ratelimit:"5/minute"`
 	Rule     gin.HandlerFunc `route:"GET /rule" ratelimit:"5/minuet"`
@@ -93,10 +96,12 @@ type Embedded struct {
 func TestRegisterReportsEveryFaultWithStructAndFieldAndThenRegistersNothing(t *testing.T) {
 	l, _ := limited(t, ratelimit.WithLimit(ratelimit.PerMinute(100)), ratelimit.WithRoutes(map[string]string{"GET /tabled": "1/minute"}))
 	r := gin.New()
-	api := &Faulty{Twice: ok, Again: ok, Rule: ok, Param: ok, Typo: ok, Case: ok, NoRoute: ok, NoMethod: ok, Below: ok, Path: ok, hidden: ok, Tabled: ok}
+	api := &Faulty{Empty: ok, Twice: ok, Again: ok, Rule: ok, Param: ok, Typo: ok, Case: ok, NoRoute: ok, NoMethod: ok, Below: ok, Path: ok, hidden: ok, Tabled: ok}
 	assert.EqualError(t, l.Register(r, api), `ratelimit: Faulty._: rule "5/fortnight": unknown unit "fortnight" (use s, m, h or d)
+ratelimit: Faulty._: a blank field has the rule of this struct already; keep one of the two
 ratelimit: Faulty.Typo: unknown tag "ratelimt"; did you mean "ratelimit"?
 ratelimit: Faulty.Case: unknown tag "Route"; did you mean "route"?
+ratelimit: Faulty.Empty: rule "" for GET /empty: the rule is empty; write limits like "5/minute by ip", or "off"
 ratelimit: Faulty.Again: GET /twice is the route of Faulty.Twice already
 ratelimit: Faulty.Rule: rule "5/minuet" for GET /rule: unknown unit "minuet" (use s, m, h or d); did you mean "minute"?
 ratelimit: Faulty.Param: rule "5/minute by param:id" for GET /param: the key "param:id" needs a ":id" in the pattern /param

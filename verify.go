@@ -12,7 +12,7 @@ import (
 	"github.com/gin-gonic/gin"
 )
 
-// Verify reports every rule that has no route to hold for, and every row
+// Verify reports every rule that matches no registered route, and every row
 // ending in "*" whose key needs a parameter that one of its routes lacks. Call
 // it once all routes are registered, with each engine the limiter serves:
 //
@@ -40,10 +40,7 @@ func (l *Limiter) Verify(engines ...*gin.Engine) error {
 				continue
 			}
 			matched[r.rule] = true
-			if t.find(to.method, to.pattern) != r.rule {
-				continue
-			}
-			if err := r.rule.checkParams(to.pattern); err != nil {
+			if err := r.rule.checkParams(to.pattern); err != nil && t.find(to.method, to.pattern) == r.rule {
 				faults = append(faults, r.rule.fault("%w", err))
 			}
 		}
