@@ -25,6 +25,7 @@ type config struct {
 	name       string
 	limits     []Limit
 	limitFunc  func(*gin.Context) []Limit
+	routes     map[string]string
 	algorithm  Algorithm
 	key        keySpec
 	ipv6Prefix int
@@ -84,6 +85,33 @@ func WithLimitFunc(f func(*gin.Context) []Limit) Option {
 	})
 }
 
+// WithRoutes gives routes rules of their own, as [ParseRule] reads them:
+//
+//	map[string]string{
+//		"POST /login":  "5/minute by ip",
+//		"/search":      "20/minute cost 2", // any method
+//		"/admin/*":     "10/minute",        // everything below, not /admin itself
+//		"GET /healthz": "off",
+//	}
+//
+// A route is a method, or none for any, and a pattern as it was given to Gin
+// with the groups before it ([gin.Context.FullPath]). Of several rows the most
+// specific counts: exact before "*", longer before shorter, with a method
+// before without.
+//
+// A rule replaces the limiter's default limit and [WithLimitFunc]; the key, the
+// algorithm and the cost that it does not mention are the limiter's. Each row
+// has a budget of its own, for all the routes it matches together; "as NAME"
+// makes several share one. What matches no row counts under the default limit,
+// and so does what matches no route.
+//
+// The table may come from a file as it is. Two rows for one route and a rule
+// that cannot be enforced are errors of [NewLimiter]; [Limiter.Verify] finds
+// rows that match no route. See [Limiter.SetRoutes] for changing them later.
+func WithRoutes(table map[string]string) Option {
+	return option(func(c *config) { c.routes = table })
+}
+
 // WithAlgorithm sets how requests are counted. The default is [FixedWindow].
 func WithAlgorithm(a Algorithm) Option {
 	return option(func(c *config) { c.algorithm = a })
@@ -131,7 +159,8 @@ func WithStore(s Store) Option {
 // WithName sets the name under which the store counts, which also stands in
 // logs, events and draft headers: 1 to 64 letters, digits and any of ".", "_",
 // "-" and "/". Limiters of one name, one store and the same settings share one
-// budget; other settings under the same name are refused. The default is a
+// budget; other settings under the same name are refused. Rules of routes are
+// not compared: limiters of one name should have the same. The default is a
 // budget of its own in its store.
 func WithName(name string) Option {
 	return option(func(c *config) {
@@ -146,6 +175,14 @@ func WithName(name string) Option {
 }
 
 const defaultName = "default"
+
+// policyName is the name under which the default limit counts.
+func (c *config) policyName() string {
+	if c.dryRun {
+		return c.name + " (dry-run)" // no name can have a blank: nothing that is enforced counts here
+	}
+	return c.name
+}
 
 const nameLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-/"
 
@@ -310,8 +347,15 @@ func (c *config) check() error {
 			c.faults = append(c.faults, err)
 		}
 	}
-	if s, ok := c.store.(*MemoryStore); ok && s.maxKeys > 0 && s.maxKeys < int64(len(c.limits)) {
-		c.fault("WithMaxKeys: %d keys cannot hold the %d limits of one client; use more", s.maxKeys, len(c.limits))
+	if err := c.checkRoom(c.limits); err != nil {
+		c.fault("%w", err)
 	}
 	return errors.Join(c.faults...)
+}
+
+func (c *config) checkRoom(limits []Limit) error {
+	if s, ok := c.store.(*MemoryStore); ok && s.maxKeys > 0 && s.maxKeys < int64(len(limits)) {
+		return fmt.Errorf("WithMaxKeys: %d keys cannot hold the %d limits of one client; use more", s.maxKeys, len(limits))
+	}
+	return nil
 }

@@ -6,9 +6,12 @@
 // comes too often. Options choose other limits, keys, algorithms, headers and
 // stores; see [New].
 //
-// The way of a request: its key says who is calling, one atomic step in a
-// [Store] decides, the headers tell the client, and then the next handler runs
-// or 429 is the answer.
+// Routes may have limits of their own, written beside them; see [WithRoutes],
+// [Limiter.Annotate] and [Limiter.Register].
+//
+// The way of a request: its route has a rule or the default holds, its key says
+// who is calling, one atomic step in a [Store] decides, the headers tell the
+// client, and then the next handler runs or 429 is the answer.
 package ratelimit
 
 import (
@@ -18,6 +21,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/gin-gonic/gin"
@@ -83,9 +87,13 @@ func New(opts ...Option) gin.HandlerFunc {
 type Limiter struct {
 	*config
 	policy *Policy // of WithLimit
+	base   *rule   // for what has no rule of its own
 	env    *keyEnv
 	memory *MemoryStore // the store, or what stands in for it under FailLocal
 	guard  *guard       // before a store that can fail; nil where memory is the store
+
+	edit   sync.Mutex // of who changes routes
+	routes atomic.Pointer[routeTable]
 
 	mu       sync.RWMutex
 	policies map[[maxLimits]Limit]*Policy // of WithLimitFunc
@@ -102,14 +110,18 @@ func NewLimiter(opts ...Option) (*Limiter, error) {
 			settings += " by function"
 		}
 	}
-	policyName := c.name
-	if policyName == "" {
-		c.name, policyName = defaultName, defaultName
+	if c.name == "" {
+		c.name = defaultName
 	}
-	if c.dryRun {
-		policyName += " (dry-run)" // no name can have a blank: nothing that is enforced counts here
+	policy, err := NewPolicy(c.policyName(), c.algorithm, c.limits...)
+	if err != nil {
+		c.faults = append(c.faults, err)
 	}
-	policy, err := NewPolicy(policyName, c.algorithm, c.limits...)
+	rows, err := c.rows(c.routes)
+	if err != nil {
+		c.faults = append(c.faults, err)
+	}
+	routes, err := newRouteTable(rows)
 	if err != nil {
 		c.faults = append(c.faults, err)
 	}
@@ -119,16 +131,19 @@ func NewLimiter(opts ...Option) (*Limiter, error) {
 	if claims, ok := c.store.(interface {
 		Claim(name, settings string) error
 	}); ok {
-		if err := claims.Claim(policyName, settings); err != nil {
+		if err := claims.Claim(policy.name, settings); err != nil {
 			return nil, err
 		}
 	}
+	policy.dryRun = c.dryRun
 	l := &Limiter{
 		config:   c,
 		policy:   policy,
+		base:     &rule{policy: policy, key: c.key, source: sourceDefault},
 		env:      &keyEnv{ipv6Prefix: c.ipv6Prefix, warner: &warner{logger: c.logger}},
 		policies: map[[maxLimits]Limit]*Policy{},
 	}
+	l.routes.Store(routes)
 	if memory, ok := c.store.(*MemoryStore); ok {
 		l.memory = memory // which cannot fail
 		return l, nil
@@ -150,11 +165,15 @@ func (l *Limiter) handle(c *gin.Context) {
 	if !v.enter(l) {
 		return
 	}
-	cost := l.costOf(c)
+	rule := l.ruleOf(c)
+	if rule.off {
+		return
+	}
+	cost := l.costOf(c, rule)
 	if cost == 0 {
 		return
 	}
-	policy, key := l.policyOf(c), v.write(l.appendKey(v.buf[:0], c))
+	policy, key := l.policyOf(c, rule), v.write(l.appendKey(v.buf[:0], c, rule))
 	ctx := c.Request.Context()
 
 	pooled := resultsPool.Get().(*[maxLimits]Result)
@@ -164,7 +183,7 @@ func (l *Limiter) handle(c *gin.Context) {
 	l.observe(ctx, c, policy, key, cost, out)
 
 	switch {
-	case l.dryRun:
+	case policy.dryRun:
 	case errors.Is(out.err, ErrCostExceedsLimit):
 		l.deny(c, out.Result, false)
 	case ctx.Err() != nil && out.err != nil:
@@ -266,14 +285,26 @@ func FromContext(c *gin.Context) (Result, bool) {
 	return Result{}, false
 }
 
-// Key returns the key that this request counts under, in plain text: for logs
-// of your own and for [Limiter.Reset]. A key of more than 128 bytes is hashed.
-func (l *Limiter) Key(c *gin.Context) string {
-	return string(l.appendKey(nil, c))
+// ruleOf returns the rule of this request's route, else the default. What
+// matches no route is one with all that does not, whatever its method and path.
+func (l *Limiter) ruleOf(c *gin.Context) *rule {
+	if pattern := c.FullPath(); pattern != "" {
+		if r := l.routes.Load().find(c.Request.Method, pattern); r != nil {
+			return r
+		}
+	}
+	return l.base
 }
 
-func (l *Limiter) appendKey(dst []byte, c *gin.Context) []byte {
-	key, ok := l.key.append(dst, c, l.env)
+// Key returns the key that this request counts under, in plain text: for logs
+// of your own and for [Limiter.Reset]. It is that of the route's rule where
+// there is one. A key of more than 128 bytes is hashed.
+func (l *Limiter) Key(c *gin.Context) string {
+	return string(l.appendKey(nil, c, l.ruleOf(c)))
+}
+
+func (l *Limiter) appendKey(dst []byte, c *gin.Context, r *rule) []byte {
+	key, ok := r.key.append(dst, c, l.env)
 	if !ok {
 		key = l.env.appendAnonymous(dst, c)
 	}
@@ -283,7 +314,10 @@ func (l *Limiter) appendKey(dst []byte, c *gin.Context) []byte {
 	return key
 }
 
-func (l *Limiter) costOf(c *gin.Context) int {
+func (l *Limiter) costOf(c *gin.Context, r *rule) int {
+	if r.cost > 0 {
+		return r.cost
+	}
 	if l.cost == nil {
 		return 1
 	}
@@ -296,9 +330,9 @@ func (l *Limiter) costOf(c *gin.Context) int {
 }
 
 // policyOf returns what is enforced on this request.
-func (l *Limiter) policyOf(c *gin.Context) *Policy {
-	if l.limitFunc == nil {
-		return l.policy
+func (l *Limiter) policyOf(c *gin.Context, r *rule) *Policy {
+	if l.limitFunc == nil || r != l.base {
+		return r.policy
 	}
 	limits := l.limitFunc(c)
 	if len(limits) == 0 {
@@ -318,6 +352,7 @@ func (l *Limiter) policyOf(c *gin.Context) *Policy {
 		l.env.warner.once(warnLimitFunc, fmt.Sprintf("the function of WithLimitFunc returned %v, which cannot be enforced; the limits of WithLimit are: %v", limits, err))
 		return l.policy
 	}
+	p.dryRun = l.dryRun
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.policies) >= maxPolicies {
@@ -367,7 +402,7 @@ func (l *Limiter) observe(ctx context.Context, c *gin.Context, p *Policy, key st
 		return
 	}
 	k := key // or every key would move to the heap, observed or not
-	e := Event{Limiter: l.name, Policy: p.name, Cost: cost, Result: out.Result, DryRun: l.dryRun, Err: out.err, key: &k}
+	e := Event{Limiter: l.name, Policy: p.name, Cost: cost, Result: out.Result, DryRun: p.dryRun, Err: out.err, key: &k}
 	if c != nil {
 		e.Route = c.Request.Method + " " + c.FullPath()
 	}
@@ -426,7 +461,8 @@ func (l *Limiter) Allow(ctx context.Context, key string) (Result, error) {
 }
 
 // AllowN decides on a request of key that costs as much as several, and
-// consumes the cost if it fits. The limits are those of [WithLimit]; a key is
+// consumes the cost if it fits. The limits are those of [WithLimit], whatever
+// the rules of routes; a key is
 // what [Limiter.Key] returns, or any text of your own. An error that is
 // [ErrInvalidCost] or [ErrCostExceedsLimit] is about the cost; another one says
 // that the store could not decide, or that ctx is done.
@@ -466,9 +502,18 @@ func (l *Limiter) Refund(ctx context.Context, key string, cost int) error {
 	return l.ask(ctx, func(ctx context.Context, s Store) error { return s.Refund(ctx, l.policy, shortKey(key), cost, nil) })
 }
 
-// Reset gives key its full quota again.
+// Reset gives key its full quota again: under the default limit, and under the
+// rule of every route. The key is that of [Limiter.Key], which may differ from
+// route to route.
 func (l *Limiter) Reset(ctx context.Context, key string) error {
-	return l.ask(ctx, func(ctx context.Context, s Store) error { return s.Reset(ctx, l.policy, shortKey(key)) })
+	key = shortKey(key)
+	return l.ask(ctx, func(ctx context.Context, s Store) error {
+		faults := []error{s.Reset(ctx, l.policy, key)}
+		for _, p := range l.routes.Load().policies() {
+			faults = append(faults, s.Reset(ctx, p, key))
+		}
+		return errors.Join(faults...)
+	})
 }
 
 // ask calls the store within the deadline. It is not for decisions: there is

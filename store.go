@@ -62,6 +62,7 @@ type Policy struct {
 	memory    []budget // in nanoseconds
 	redis     []budget // in microseconds, or what Lua can count in
 	maxCost   int      // the largest cost that can ever be admitted
+	dryRun    bool     // decided and observed, not enforced; its name says so too
 
 	// For headers; see the styles of the same names.
 	draft6, draft10 string
@@ -84,8 +85,11 @@ const maxLogRequests = 100_000
 // [Store] directly. The error joins every fault found.
 func NewPolicy(name string, algorithm Algorithm, limits ...Limit) (*Policy, error) {
 	p := &Policy{name: name, algorithm: algorithm, limits: append([]Limit(nil), limits...), maxCost: math.MaxInt}
-	if err := p.validate(); err != nil {
-		return nil, err
+	if faults := p.faults(); len(faults) > 0 {
+		for i, fault := range faults {
+			faults[i] = fmt.Errorf("ratelimit: %w", fault)
+		}
+		return nil, errors.Join(faults...)
 	}
 	for _, l := range limits {
 		p.memory = append(p.memory, newBudget(name, algorithm, l, time.Nanosecond))
@@ -100,10 +104,10 @@ func NewPolicy(name string, algorithm Algorithm, limits ...Limit) (*Policy, erro
 	return p, nil
 }
 
-func (p *Policy) validate() error {
-	var faults []error
+// faults returns every reason why p cannot be enforced.
+func (p *Policy) faults() (faults []error) {
 	fault := func(format string, args ...any) {
-		faults = append(faults, fmt.Errorf("ratelimit: "+format, args...))
+		faults = append(faults, fmt.Errorf(format, args...))
 	}
 	if err := p.algorithm.validate(); err != nil {
 		fault("%w", err)
@@ -129,7 +133,7 @@ func (p *Policy) validate() error {
 		}
 		seen[period] = l
 	}
-	return errors.Join(faults...)
+	return faults
 }
 
 // Name returns the name under which the policy counts.

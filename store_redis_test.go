@@ -14,6 +14,7 @@ import (
 
 	"github.com/aed328ba/ratelimit"
 	"github.com/aed328ba/ratelimit/ratelimittest"
+	"github.com/gin-gonic/gin"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -530,4 +531,28 @@ func TestWorksWithEveryKindOfClient(t *testing.T) {
 	}
 	keys := func(s *redisServer) int64 { return s.client().DBSize(context.Background()).Val() }
 	assert.Positive(t, keys(b), "the ring used both")
+}
+
+func TestRulesOfRoutesCountInRedisUnderNamesThatNeedNoBraces(t *testing.T) {
+	on(t, func(t *testing.T, client *redis.Client) {
+		ctx := context.Background()
+		l := redisLimiter(ratelimit.WithStore(ratelimit.NewRedisStore(client)), ratelimit.WithName("api"), ratelimit.WithLimit(ratelimit.PerMinute(9)),
+			ratelimit.WithRoutes(map[string]string{"GET /a/:id": "1/minute", "/x{y}/*": "1/minute", "GET /login": "1/minute as login"}))
+		r := gin.New()
+		r.Use(l.Middleware())
+		for _, path := range []string{"/a/:id", "/x{y}/z", "/login"} {
+			r.GET(path, func(c *gin.Context) {})
+		}
+		for _, path := range []string{"/a/1", "/x{y}/z", "/login"} {
+			assert.Equal(t, 200, send(r, "GET", path).StatusCode, path)
+			assert.Equal(t, 429, send(r, "GET", path).StatusCode, path)
+		}
+		names := client.Keys(ctx, "*").Val()
+		assert.Len(t, names, 3)
+		for _, name := range names {
+			assert.Regexp(t, `^ratelimit:\{api%20[^{}]+:[0-9a-f]{32}\}:fw:60000$`, name)
+		}
+		require.NoError(t, l.Reset(ctx, "ip:192.0.2.1"))
+		assert.Equal(t, 200, send(r, "GET", "/a/1").StatusCode, "Reset reaches the routes' budgets")
+	})
 }

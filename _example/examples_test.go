@@ -108,3 +108,23 @@ func TestGroups(t *testing.T) {
 	assert.Equal(t, 429, login("ann", "secret"))
 	assert.Equal(t, 200, login("bob", "secret"))
 }
+
+func TestAnnotations(t *testing.T) {
+	for _, table := range []string{"routes.json", "routes.yaml"} {
+		base := start(t, "annotations", "-routes", table)
+		limit := func(method, path string) string {
+			return do(t, method, base+path, nil, nil).Header.Get("X-RateLimit-Limit")
+		}
+		assert.Equal(t, "100", limit("GET", "/"))
+		assert.Equal(t, "40", limit("GET", "/search"))
+		assert.Equal(t, "10", limit("GET", "/admin/users"))
+		assert.Equal(t, "", limit("GET", "/healthz"))
+		assert.Equal(t, "30", limit("GET", "/orders"))
+		assert.Equal(t, "4", limit("POST", "/orders"))
+		assert.Equal(t, "", limit("GET", "/orders/rates"))
+		for range 3 {
+			assert.Equal(t, 200, do(t, "POST", base+"/login", nil, nil).StatusCode)
+		}
+		assert.Equal(t, 429, do(t, "POST", base+"/reset", nil, nil).StatusCode, "they share a budget")
+	}
+}

@@ -153,7 +153,7 @@ func TestAClientSaysWhatItCannotDo(t *testing.T) {
 
 func TestARecorderKeepsEveryDecision(t *testing.T) {
 	rec, store := ratelimittest.NewRecorder(), ratelimittest.NewFaultyStore(nil)
-	client := ratelimittest.NewClient(t, app(ratelimit.WithStore(store), ratelimit.WithObserver(rec.Observe), ratelimit.WithLimit(ratelimit.PerMinute(2))))
+	client := ratelimittest.NewClient(t, app(ratelimit.WithStore(store), ratelimit.WithFailure(ratelimit.FailClosed), ratelimit.WithObserver(rec.Observe), ratelimit.WithLimit(ratelimit.PerMinute(2))))
 	_, ok := rec.Last()
 	assert.False(t, ok)
 	client.Exhaust("GET", "/")

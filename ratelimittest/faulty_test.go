@@ -87,7 +87,7 @@ func TestACallThatHangsGoesOnWhenTheStoreIsToldSomethingElse(t *testing.T) {
 
 func TestAFaultyStoreConsumesNothingWhileItFails(t *testing.T) {
 	store := ratelimittest.NewFaultyStore(ratelimit.NewMemoryStore())
-	l, err := ratelimit.NewLimiter(ratelimit.WithStore(store), ratelimit.WithLimit(ratelimit.PerHour(1)))
+	l, err := ratelimit.NewLimiter(ratelimit.WithStore(store), ratelimit.WithFailure(ratelimit.FailClosed), ratelimit.WithLimit(ratelimit.PerHour(1)))
 	require.NoError(t, err)
 	store.Fail(nil)
 	_, err = l.Allow(bg, "k")
