@@ -71,7 +71,8 @@ func KeyGlobal() KeyFunc { return builtin(keySpec{kind: keyGlobal}) }
 func JoinKeys(keys ...KeyFunc) KeyFunc { return builtin(keySpec{kind: keyJoin, parts: specsOf(keys)}) }
 
 // FirstKey counts by the first of keys that the request has, such as the user,
-// else the API key.
+// else the API key. Two that give the same text are one client: the users that
+// KeyByUser finds under different context keys are all "user:...".
 func FirstKey(keys ...KeyFunc) KeyFunc {
 	return builtin(keySpec{kind: keyFirst, parts: specsOf(keys)})
 }
@@ -180,6 +181,9 @@ func (k keySpec) validate() error {
 	case keyQuery:
 		if k.name == "" {
 			return errors.New("KeyByQuery: the name is empty")
+		}
+		if strings.Contains(k.name, "=") {
+			return fmt.Errorf(`KeyByQuery: the name %q has a "=", which stands between name and value in a key`, k.name)
 		}
 	case keyParam:
 		if k.name == "" {

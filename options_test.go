@@ -39,6 +39,7 @@ func TestOptionsThatCannotBeEnforcedAreErrorsThatSayHowToMendThem(t *testing.T) 
 		`WithKeyFunc: KeyByHeader: "X Api" is not a header name`:            key(ratelimit.KeyByHeader("X Api")),
 		`WithKeyFunc: KeyByCookie: "a=b" is not a cookie name`:              key(ratelimit.KeyByCookie("a=b")),
 		"WithKeyFunc: KeyByQuery: the name is empty":                        key(ratelimit.KeyByQuery("")),
+		`WithKeyFunc: KeyByQuery: the name "a=b" has a "="`:                 key(ratelimit.KeyByQuery("a=b")),
 		`WithKeyFunc: KeyByParam: the name is empty; use "id" for the`:      key(ratelimit.KeyByParam("")),
 		"WithKeyFunc: KeyByUser: the context key is empty":                  key(ratelimit.KeyByUser("")),
 		"WithKeyFunc: KeyByUser: a []string cannot be a context key":        key(ratelimit.KeyByUser([]string{"a"})),

@@ -5,21 +5,32 @@ package examples_test
 import (
 	"bufio"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
+	"github.com/alicebob/miniredis/v2"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
 // start builds an example, starts it on a free port and returns its address.
 func start(t *testing.T, name string, args ...string) string {
+	t.Helper()
+	return startAll(t, name, 1, args...)[0]
+}
+
+// startAll is start for a program that listens at several addresses.
+func startAll(t *testing.T, name string, want int, args ...string) (addresses []string) {
 	t.Helper()
 	binary := filepath.Join(t.TempDir(), name)
 	build := exec.Command("go", "build", "-o", binary, "./"+name)
@@ -38,12 +49,14 @@ func start(t *testing.T, name string, args ...string) string {
 	lines := bufio.NewScanner(out)
 	for lines.Scan() {
 		if found := address.FindString(lines.Text()); found != "" {
-			go func() { _, _ = io.Copy(io.Discard, out) }()
-			return found
+			if addresses = append(addresses, found); len(addresses) == want {
+				go func() { _, _ = io.Copy(io.Discard, out) }()
+				return addresses
+			}
 		}
 	}
 	t.Fatalf("%s ended without saying where it listens", name)
-	return ""
+	return nil
 }
 
 func do(t *testing.T, method, target string, header map[string]string, form url.Values) *http.Response {
@@ -126,5 +139,54 @@ func TestAnnotations(t *testing.T) {
 			assert.Equal(t, 200, do(t, "POST", base+"/login", nil, nil).StatusCode)
 		}
 		assert.Equal(t, 429, do(t, "POST", base+"/reset", nil, nil).StatusCode, "they share a budget")
+	}
+}
+
+// redisAddr starts a Redis, or miniredis where none is installed.
+func redisAddr(t *testing.T) (addr string, stop func()) {
+	t.Helper()
+	binary, err := exec.LookPath("redis-server")
+	if err != nil {
+		m := miniredis.RunT(t)
+		return m.Addr(), m.Close
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	addr = listener.Addr().String()
+	require.NoError(t, listener.Close())
+	_, port, _ := net.SplitHostPort(addr)
+	server := exec.Command(binary, "--port", port, "--bind", "127.0.0.1", "--save", "", "--dir", t.TempDir())
+	require.NoError(t, server.Start())
+	stop = sync.OnceFunc(func() {
+		_ = server.Process.Kill()
+		_ = server.Wait()
+	})
+	t.Cleanup(stop)
+	require.Eventually(t, func() bool {
+		conn, err := net.Dial("tcp", addr)
+		if err == nil {
+			_ = conn.Close()
+		}
+		return err == nil
+	}, 5*time.Second, 10*time.Millisecond)
+	return addr, stop
+}
+
+func TestRedis(t *testing.T) {
+	redis, stop := redisAddr(t)
+	instances := startAll(t, "redis", 2, "-redis", redis)
+	for i := range 4 {
+		resp := do(t, "GET", instances[i%2], nil, nil)
+		assert.Equal(t, 200, resp.StatusCode)
+		assert.Equal(t, strconv.Itoa(4-i), resp.Header.Get("X-RateLimit-Remaining"), "one budget")
+	}
+	stop()
+	for _, instance := range instances {
+		for range 5 {
+			resp := do(t, "GET", instance, nil, nil)
+			assert.Equal(t, 200, resp.StatusCode, "each by itself")
+			assert.Empty(t, resp.Header.Get("X-RateLimit-Remaining"), "no number that would have to be made up")
+		}
+		assert.Equal(t, 429, do(t, "GET", instance, nil, nil).StatusCode)
 	}
 }
