@@ -289,8 +289,8 @@ func (l *Limiter) deny(c *gin.Context, r Result, possible bool) {
 // writeProblem writes problem details (RFC 9457). The detail is of our own
 // words and numbers and needs no escaping.
 func writeProblem(c *gin.Context, status int, detail string) {
-	c.Data(status, "application/problem+json", fmt.Appendf(nil,
-		`{"type":"about:blank","title":%q,"status":%d,"detail":%q}`, http.StatusText(status), status, detail))
+	c.Data(status, "application/problem+json", []byte(`{"type":"about:blank","title":"`+http.StatusText(status)+
+		`","status":`+strconv.Itoa(status)+`,"detail":"`+detail+`"}`))
 }
 
 func plural(n int64, unit string) string {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"regexp"
 	"strconv"
 	"strings"
@@ -555,4 +556,31 @@ func TestRulesOfRoutesCountInRedisUnderNamesThatNeedNoBraces(t *testing.T) {
 		require.NoError(t, l.Reset(ctx, "ip:192.0.2.1"))
 		assert.Equal(t, 200, send(r, "GET", "/a/1").StatusCode, "Reset reaches the routes' budgets")
 	})
+}
+
+func TestTheACLRightsThatTheREADMENamesSuffice(t *testing.T) {
+	readme, err := os.ReadFile("README.md")
+	require.NoError(t, err)
+	rights := regexp.MustCompile("\\*\\*ACL\\.\\*\\* `([^`]+)`").FindSubmatch(readme)
+	require.NotNil(t, rights)
+	server := startRedis(t)
+	ctx := context.Background()
+	args := []any{"acl", "setuser", "limiter", "on", ">secret", "~ratelimit:*"}
+	for right := range strings.FieldsSeq(string(rights[1])) {
+		args = append(args, right)
+	}
+	require.NoError(t, server.client().Do(ctx, args...).Err())
+	client := server.client(func(o *redis.Options) { o.Username, o.Password = "limiter", "secret" })
+	for _, algorithm := range algorithms {
+		l := redisLimiter(ratelimit.WithStore(ratelimit.NewRedisStore(client, ratelimit.WithDenyCache(0))), ratelimit.WithName(algorithm.String()), ratelimit.WithAlgorithm(algorithm), ratelimit.WithLimit(ratelimit.Per(2, 30*time.Millisecond), ratelimit.PerHour(90)))
+		for range 30 {
+			_, err := l.Allow(ctx, "k")
+			require.NoError(t, err)
+			time.Sleep(5 * time.Millisecond)
+		}
+		_, err := l.Peek(ctx, "k")
+		require.NoError(t, err)
+		require.NoError(t, l.Refund(ctx, "k", 1))
+		require.NoError(t, l.Reset(ctx, "k"))
+	}
 }
