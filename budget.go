@@ -194,18 +194,17 @@ func (b *budget) record(st *state, now, cost int64) {
 	st.n = st.log.len()
 }
 
-// report says what a settled st means to the client, who asked for cost.
-func (b *budget) report(st state, now, cost int64, allowed bool) Result {
-	r := Result{
-		Allowed:    allowed,
-		Limit:      b.limit,
-		Remaining:  int(max(0, b.remaining(st, now))),
-		ResetAfter: time.Duration(b.resetAfter(st, now)) * b.tick,
-	}
+// report sets r to what a settled st means to the client, who asked for cost.
+// A Result is large: it is written once, where it is wanted.
+func (b *budget) report(r *Result, st state, now, cost int64, allowed bool) {
+	r.Allowed = allowed
+	r.Limit = b.limit
+	r.Remaining = int(max(0, b.remaining(st, now)))
+	r.RetryAfter = 0
+	r.ResetAfter = time.Duration(b.resetAfter(st, now)) * b.tick
 	if !allowed {
 		r.RetryAfter = time.Duration(b.wait(st, now, cost)) * b.tick
 	}
-	return r
 }
 
 // remaining is how much would be admitted now; below 0 where the limit was

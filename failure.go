@@ -136,31 +136,52 @@ type outcome struct {
 	by Store
 }
 
-// decide takes cost from key under p. It sets each to what the limits say,
-// where the store was asked.
-func (l *Limiter) decide(ctx context.Context, p *Policy, key string, cost int, each []Result) outcome {
-	if cost < 1 {
-		return outcome{err: fmt.Errorf("%w: %d; a request costs at least 1", ErrInvalidCost, cost)}
+// decide takes cost from key under p, and sets out to what became of it. It sets
+// each, if not nil, to what the limits say, where they were asked.
+func (l *Limiter) decide(ctx context.Context, p *Policy, key string, cost int, each *[maxLimits]Result, out *outcome) {
+	switch {
+	case cost < 1:
+		out.err = fmt.Errorf("%w: %d; a request costs at least 1", ErrInvalidCost, cost)
+		return
+	case cost > p.maxCost:
+		out.Result, out.err = p.tooMuch(cost)
+		return
 	}
-	if cost > p.maxCost {
-		return p.tooMuch(cost)
+	if out.err = ctx.Err(); out.err != nil {
+		return
 	}
-	if err := ctx.Err(); err != nil {
-		return outcome{err: err}
+	if l.guard == nil && len(p.limits) == 1 {
+		l.memory.takeOne(p, key, int64(cost), &out.Result)
+		out.by = l.memory
+		if each != nil {
+			each[0] = out.Result
+		}
+		return
 	}
+	if each == nil { // what is passed through an interface escapes to the heap
+		each = resultsPool.Get().(*[maxLimits]Result)
+		defer resultsPool.Put(each)
+	}
+	results := each[:len(p.limits)]
 	if l.guard == nil {
-		_ = l.memory.Take(ctx, p, key, cost, each)
-		return outcome{Result: combine(each), by: l.memory}
+		l.memory.takeAll(p, key, int64(cost), results)
+		out.Result, out.by = combine(results), l.memory
+		return
 	}
+	*out = l.decideGuarded(ctx, p, key, cost, results)
+}
+
+// decideGuarded decides by a store that can fail.
+func (l *Limiter) decideGuarded(ctx context.Context, p *Policy, key string, cost int, results []Result) outcome {
 	if s, ok := l.store.(*RedisStore); ok {
 		if advice := s.advise(); advice != "" {
 			l.env.warner.log().Warn("ratelimit: " + advice)
 		}
 	}
-	err := l.guard.call(ctx, func(ctx context.Context) error { return l.store.Take(ctx, p, key, cost, each) })
+	err := l.guard.call(ctx, func(ctx context.Context) error { return l.store.Take(ctx, p, key, cost, results) })
 	switch {
 	case err == nil:
-		return outcome{Result: combine(each), by: l.store}
+		return outcome{Result: combine(results), by: l.store}
 	case ctx.Err() != nil:
 		return outcome{err: err}
 	}
@@ -171,8 +192,8 @@ func (l *Limiter) decide(ctx context.Context, p *Policy, key string, cost int, e
 	case FailClosed:
 		return outcome{err: err}
 	default: // FailLocal
-		_ = l.memory.Take(ctx, p, key, cost, each)
-		return outcome{Result: combine(each), err: err, degraded: true, by: l.memory}
+		_ = l.memory.Take(ctx, p, key, cost, results)
+		return outcome{Result: combine(results), err: err, degraded: true, by: l.memory}
 	}
 }
 

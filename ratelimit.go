@@ -179,8 +179,11 @@ func (l *Limiter) handle(c *gin.Context) {
 	pooled := resultsPool.Get().(*[maxLimits]Result)
 	defer resultsPool.Put(pooled)
 	each := pooled[:len(policy.limits)]
-	out := l.decide(ctx, policy, key, cost, each)
-	l.observe(ctx, c, policy, key, cost, out)
+	var out outcome
+	l.decide(ctx, policy, key, cost, pooled, &out)
+	if l.observer != nil {
+		l.observe(ctx, c, policy, key, cost, out)
+	}
 
 	switch {
 	case policy.dryRun:
@@ -369,13 +372,13 @@ const maxPolicies = 4096
 // interface escapes to the heap.
 var resultsPool = sync.Pool{New: func() any { return new([maxLimits]Result) }}
 
-func (p *Policy) tooMuch(cost int) outcome {
+func (p *Policy) tooMuch(cost int) (Result, error) {
 	for i := range p.memory {
 		if b := &p.memory[i]; int64(cost) > b.quota {
-			return outcome{Result: Result{Limit: b.limit}, err: fmt.Errorf("%w: %d is more than %s ever admits at once", ErrCostExceedsLimit, cost, b.limit)}
+			return Result{Limit: b.limit}, fmt.Errorf("%w: %d is more than %s ever admits at once", ErrCostExceedsLimit, cost, b.limit)
 		}
 	}
-	return outcome{}
+	return Result{}, nil
 }
 
 // combine returns the result of a decision from those of its limits.
@@ -398,11 +401,7 @@ func stricter(a, b Result) Result {
 }
 
 func (l *Limiter) observe(ctx context.Context, c *gin.Context, p *Policy, key string, cost int, out outcome) {
-	if l.observer == nil {
-		return
-	}
-	k := key // or every key would move to the heap, observed or not
-	e := Event{Limiter: l.name, Policy: p.name, Cost: cost, Result: out.Result, DryRun: p.dryRun, Err: out.err, key: &k}
+	e := Event{Limiter: l.name, Policy: p.name, Cost: cost, Result: out.Result, DryRun: p.dryRun, Err: out.err, key: &key}
 	if c != nil {
 		e.Route = c.Request.Method + " " + c.FullPath()
 	}
@@ -431,7 +430,9 @@ func (l *Limiter) runAndRefund(c *gin.Context, by Store, p *Policy, key string, 
 		}
 		ctx := context.WithoutCancel(c.Request.Context()) // the client may have hung up by now
 		if err := l.giveBack(ctx, by, p, key, cost, left); err != nil {
-			l.observe(ctx, c, p, key, cost, outcome{err: fmt.Errorf("ratelimit: refund: %w", err)})
+			if l.observer != nil {
+				l.observe(ctx, c, p, key, cost, outcome{err: fmt.Errorf("ratelimit: refund: %w", err)})
+			}
 		}
 	}()
 	c.Next()
@@ -467,11 +468,12 @@ func (l *Limiter) Allow(ctx context.Context, key string) (Result, error) {
 // [ErrInvalidCost] or [ErrCostExceedsLimit] is about the cost; another one says
 // that the store could not decide, or that ctx is done.
 func (l *Limiter) AllowN(ctx context.Context, key string, cost int) (Result, error) {
-	each := resultsPool.Get().(*[maxLimits]Result)
-	defer resultsPool.Put(each)
 	key = shortKey(key)
-	out := l.decide(ctx, l.policy, key, cost, each[:len(l.policy.limits)])
-	l.observe(ctx, nil, l.policy, key, cost, out)
+	var out outcome
+	l.decide(ctx, l.policy, key, cost, nil, &out)
+	if l.observer != nil {
+		l.observe(ctx, nil, l.policy, key, cost, out)
+	}
 	if out.degraded {
 		return out.Result, nil
 	}
@@ -497,7 +499,8 @@ func (l *Limiter) Refund(ctx context.Context, key string, cost int) error {
 		return fmt.Errorf("%w: %d; a refund is of at least 1", ErrInvalidCost, cost)
 	}
 	if cost > l.policy.maxCost {
-		return l.policy.tooMuch(cost).err
+		_, err := l.policy.tooMuch(cost)
+		return err
 	}
 	return l.ask(ctx, func(ctx context.Context, s Store) error { return s.Refund(ctx, l.policy, shortKey(key), cost, nil) })
 }

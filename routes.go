@@ -196,7 +196,8 @@ func (c *config) resolve(r Rule, text, where, source string) (*rule, error) {
 		return nil, err
 	}
 	if r.cost > policy.maxCost {
-		return nil, fmt.Errorf("cost %d is more than %s ever admits at once", r.cost, policy.tooMuch(r.cost).Limit)
+		result, _ := policy.tooMuch(r.cost)
+		return nil, fmt.Errorf("cost %d is more than %s ever admits at once", r.cost, result.Limit)
 	}
 	if err := c.checkRoom(r.limits); err != nil {
 		return nil, err

@@ -107,43 +107,89 @@ func (s *MemoryStore) shardOf(p *Policy, key string) (*shard, uint64) {
 
 // Take implements [Store]. It never fails.
 func (s *MemoryStore) Take(_ context.Context, p *Policy, key string, cost int, results []Result) error {
+	if len(p.memory) == 1 {
+		s.takeOne(p, key, int64(cost), &results[0])
+	} else {
+		s.takeAll(p, key, int64(cost), results)
+	}
+	return nil
+}
+
+// takeOne is Take for one limit, which is what most policies have.
+func (s *MemoryStore) takeOne(p *Policy, key string, cost int64, r *Result) {
+	b := &p.memory[0]
+	sh, hash := s.shardOf(p, key)
+	sh.mu.Lock()
+	position := sh.find(hash, key, b)
+	for position < 0 {
+		if inserted, soonest := s.insertMissing(sh, hash, key, p.memory); !inserted {
+			wait := soonest - s.now()
+			sh.mu.Unlock()
+			*r = denyNewcomer(b, wait)
+			return
+		}
+		position = sh.find(hash, key, b)
+	}
+	e := &sh.entries[position]
+	if e.budget != b {
+		e.adopt(b)
+	}
+	// The clock is read under the lock, so that the times of one key never run
+	// backwards.
+	now := s.now()
+	e.state = b.settle(e.state, now)
+	after, fits := b.spend(e.state, now, cost)
+	if fits {
+		b.record(&after, now, cost)
+		e.state = after
+	}
+	b.report(r, e.state, now, cost, fits)
+	s.unlock(sh, now)
+}
+
+// takeAll is Take for several limits, which hold together.
+func (s *MemoryStore) takeAll(p *Policy, key string, cost int64, results []Result) {
 	sh, hash := s.shardOf(p, key)
 	sh.mu.Lock()
 	var found [maxLimits]int
 	for !sh.findAll(hash, key, p.memory, &found) {
 		if inserted, soonest := s.insertMissing(sh, hash, key, p.memory); !inserted {
-			s.denyNewcomer(soonest-s.now(), p, results)
+			for i := range results {
+				results[i] = denyNewcomer(&p.memory[i], soonest-s.now())
+			}
 			sh.mu.Unlock()
-			return nil
+			return
 		}
 	}
-	// The clock is read under the lock, so that the times of one key never run
-	// backwards.
 	now := s.now()
 	allowed := true
 	for i := range p.memory {
 		b, e := &p.memory[i], &sh.entries[found[i]]
 		e.adopt(b)
 		e.state = b.settle(e.state, now)
-		_, fits := b.spend(e.state, now, int64(cost))
+		_, fits := b.spend(e.state, now, cost)
 		results[i].Allowed = fits
 		allowed = allowed && fits
 	}
 	for i := range p.memory {
 		b, e := &p.memory[i], &sh.entries[found[i]]
 		if allowed {
-			e.state, _ = b.spend(e.state, now, int64(cost))
-			b.record(&e.state, now, int64(cost))
+			e.state, _ = b.spend(e.state, now, cost)
+			b.record(&e.state, now, cost)
 		}
-		results[i] = b.report(e.state, now, int64(cost), results[i].Allowed)
+		b.report(&results[i], e.state, now, cost, results[i].Allowed)
 	}
+	s.unlock(sh, now)
+}
+
+// unlock ends a decision, and sweeps when it is time to.
+func (s *MemoryStore) unlock(sh *shard, now int64) {
 	sh.calls++
 	sweep := sh.calls&s.sweepEvery.Load() == 0
 	sh.mu.Unlock()
 	if sweep {
 		s.sweep(now)
 	}
-	return nil
 }
 
 // Peek implements [Store]. It never fails.
@@ -163,7 +209,7 @@ func (s *MemoryStore) Peek(_ context.Context, p *Policy, key string, results []R
 			st = b.settle(st, now)
 		}
 		_, fits := b.spend(st, now, 1)
-		results[i] = b.report(st, now, 1, fits)
+		b.report(&results[i], st, now, 1, fits)
 	}
 	return nil
 }
@@ -260,11 +306,9 @@ func (s *MemoryStore) evictElsewhere(not *shard, now int64) (freed bool, soonest
 }
 
 // denyNewcomer answers a key for which there will be no place for a while.
-func (s *MemoryStore) denyNewcomer(wait int64, p *Policy, results []Result) {
-	for i, l := range p.limits {
-		d := time.Duration(max(1, wait))
-		results[i] = Result{Limit: l, RetryAfter: d, ResetAfter: d}
-	}
+func denyNewcomer(b *budget, wait int64) Result {
+	d := time.Duration(max(1, wait))
+	return Result{Limit: b.limit, RetryAfter: d, ResetAfter: d}
 }
 
 // A sweep looks at sweepBatch entries of one shard. It comes with every 64th

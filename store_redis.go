@@ -325,7 +325,7 @@ func (p *Policy) readReply(reply any, cost int64, results []Result) error {
 		case TokenBucket:
 			st = state{at: x, n: y}
 		}
-		results[i] = b.report(st, now, cost, fits)
+		b.report(&results[i], st, now, cost, fits)
 	}
 	return nil
 }
