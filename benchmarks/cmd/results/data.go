@@ -161,5 +161,5 @@ func added(a, b number) number {
 func isOurs(name string) bool { return strings.HasPrefix(name, "ours") }
 
 func isFloor(name string) bool {
-	return strings.HasPrefix(name, "floor") || name == "nothing" || name == "bare"
+	return strings.HasPrefix(name, "floor") || name == "nothing" || name == "spinning" || name == "bare"
 }

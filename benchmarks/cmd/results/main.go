@@ -1,7 +1,7 @@
 // Command results runs the benchmarks and writes RESULTS.md with their charts.
 //
-//	cd benchmarks && go run ./cmd/results          everything, in about 25 minutes
-//	cd benchmarks && go run ./cmd/results -quick   whether it works, in about 3
+//	cd benchmarks && go run ./cmd/results          everything, in about 20 minutes
+//	cd benchmarks && go run ./cmd/results -quick   whether it works, in about 2
 //	cd benchmarks && go run ./cmd/results -from raw   the tables again, of what was measured
 package main
 
@@ -27,7 +27,7 @@ func main() {
 	var s settings
 	var from string
 	flag.IntVar(&s.count, "count", 6, "how often each benchmark is run")
-	flag.StringVar(&s.benchtime, "benchtime", "100ms", "how long each run of a benchmark takes")
+	flag.StringVar(&s.benchtime, "benchtime", "200ms", "how long each run of a benchmark takes")
 	flag.BoolVar(&s.quick, "quick", false, "run everything once and briefly: the numbers mean nothing")
 	flag.StringVar(&s.tags, "tags", "", "build tags for go test")
 	flag.StringVar(&s.only, "only", "", "run only these sections, separated by commas, and keep what is there of the others: "+strings.Join(sectionNames(), ", "))

@@ -91,7 +91,7 @@ func latencyTable(d *data) string {
 			row = append(row, cell(d.at("Latency", "limiter="+name, 0, unit)))
 		}
 		divided := "–"
-		if !isFloor(name) {
+		if name != "nothing" {
 			divided = times(tail(d, name))
 		}
 		rows = append(rows, append(row, divided))

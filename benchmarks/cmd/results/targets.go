@@ -209,6 +209,9 @@ func boundTargets(d *data) []target {
 			calls.within(short(name), tail(d, name), 20)
 		}
 	}
+	if n := tail(d, "spinning"); !n.missing {
+		calls.remark = "spinning for 1 µs without touching memory: " + times(n)
+	}
 	return []target{
 		size.target(4, "At most 130 bytes a key at a million keys (bounded exactly: see the test in latency_test.go)"),
 		calls.target(4, "Full table under insertion: p99.9 of a single call at most 20 × its median"),
