@@ -187,9 +187,6 @@ func (b *budget) record(st *state, now, cost int64) {
 	if b.algorithm != SlidingWindowLog {
 		return
 	}
-	if st.log == nil {
-		st.log = new(ring)
-	}
 	st.log.push(now, cost)
 	st.n = st.log.len()
 }
@@ -364,20 +361,14 @@ func roundUp(fraction int64) int64 {
 	return 0
 }
 
-// A ring is a queue of times, oldest first, that grows as it needs to. A nil
-// ring is empty.
+// A ring is a queue of times, oldest first, that grows as it needs to.
 type ring struct {
 	times []int64 // its length is a power of two
 	head  int
 	count int
 }
 
-func (r *ring) len() int64 {
-	if r == nil {
-		return 0
-	}
-	return int64(r.count)
-}
+func (r *ring) len() int64 { return int64(r.count) }
 
 func (r *ring) slot(i int) *int64 { return &r.times[(r.head+i)&(len(r.times)-1)] }
 

@@ -19,6 +19,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -90,7 +91,11 @@ type Limiter struct {
 	base   *rule   // for what has no rule of its own
 	env    *keyEnv
 	memory *MemoryStore // the store, or what stands in for it under FailLocal
-	guard  *guard       // before a store that can fail; nil where memory is the store
+
+	// eachWanted is whether a request is asked what each of its limits says,
+	// and not only the strictest.
+	eachWanted bool
+	guard      *guard // before a store that can fail; nil where memory is the store
 
 	edit   sync.Mutex // of who changes routes
 	routes atomic.Pointer[routeTable]
@@ -142,6 +147,8 @@ func NewLimiter(opts ...Option) (*Limiter, error) {
 		base:     &rule{policy: policy, key: c.key, source: sourceDefault},
 		env:      &keyEnv{ipv6Prefix: c.ipv6Prefix, warner: &warner{logger: c.logger}},
 		policies: map[[maxLimits]Limit]*Policy{},
+
+		eachWanted: c.refund != nil || slices.Contains(c.styles, HeadersDraft10),
 	}
 	l.routes.Store(routes)
 	if memory, ok := c.store.(*MemoryStore); ok {
@@ -176,9 +183,13 @@ func (l *Limiter) handle(c *gin.Context) {
 	policy, key := l.policyOf(c, rule), v.write(l.appendKey(v.buf[:0], c, rule))
 	ctx := c.Request.Context()
 
-	pooled := resultsPool.Get().(*[maxLimits]Result)
-	defer resultsPool.Put(pooled)
-	each := pooled[:len(policy.limits)]
+	var pooled *[maxLimits]Result
+	var each []Result
+	if l.eachWanted {
+		pooled = resultsPool.Get().(*[maxLimits]Result)
+		defer resultsPool.Put(pooled)
+		each = pooled[:len(policy.limits)]
+	}
 	var out outcome
 	l.decide(ctx, policy, key, cost, pooled, &out)
 	if l.observer != nil {

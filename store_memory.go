@@ -6,7 +6,6 @@ import (
 	"hash/maphash"
 	"math"
 	"math/bits"
-	"strings"
 	"sync/atomic"
 	"time"
 )
@@ -102,7 +101,7 @@ func (s *MemoryStore) now() int64 {
 // policy are in one shard, so that one lock holds them together.
 func (s *MemoryStore) shardOf(p *Policy, key string) (*shard, uint64) {
 	hash := maphash.String(hashSeed, key) ^ p.memory[0].hash
-	return &s.shards[(hash>>56)&uint64(len(s.shards)-1)], hash
+	return &s.shards[hash&uint64(len(s.shards)-1)], hash
 }
 
 // Take implements [Store]. It never fails.
@@ -137,13 +136,14 @@ func (s *MemoryStore) takeOne(p *Policy, key string, cost int64, r *Result) {
 	// The clock is read under the lock, so that the times of one key never run
 	// backwards.
 	now := s.now()
-	e.state = b.settle(e.state, now)
-	after, fits := b.spend(e.state, now, cost)
+	st := b.settle(e.load(), now)
+	after, fits := b.spend(st, now, cost)
 	if fits {
 		b.record(&after, now, cost)
-		e.state = after
+		st = after
 	}
-	b.report(r, e.state, now, cost, fits)
+	e.save(st)
+	b.report(r, st, now, cost, fits)
 	s.unlock(sh, now)
 }
 
@@ -166,18 +166,21 @@ func (s *MemoryStore) takeAll(p *Policy, key string, cost int64, results []Resul
 	for i := range p.memory {
 		b, e := &p.memory[i], &sh.entries[found[i]]
 		e.adopt(b)
-		e.state = b.settle(e.state, now)
-		_, fits := b.spend(e.state, now, cost)
+		st := b.settle(e.load(), now)
+		e.save(st)
+		_, fits := b.spend(st, now, cost)
 		results[i].Allowed = fits
 		allowed = allowed && fits
 	}
 	for i := range p.memory {
 		b, e := &p.memory[i], &sh.entries[found[i]]
+		st := e.load()
 		if allowed {
-			e.state, _ = b.spend(e.state, now, cost)
-			b.record(&e.state, now, cost)
+			st, _ = b.spend(st, now, cost)
+			b.record(&st, now, cost)
+			e.save(st)
 		}
-		b.report(&results[i], e.state, now, cost, results[i].Allowed)
+		b.report(&results[i], st, now, cost, results[i].Allowed)
 	}
 	s.unlock(sh, now)
 }
@@ -203,8 +206,8 @@ func (s *MemoryStore) Peek(_ context.Context, p *Policy, key string, results []R
 		if at := sh.find(hash, key, b); at >= 0 {
 			e := &sh.entries[at]
 			e.adopt(b)
-			e.state = b.settle(e.state, now)
-			st = e.state
+			st = b.settle(e.load(), now)
+			e.save(st)
 		} else {
 			st = b.settle(st, now)
 		}
@@ -225,7 +228,7 @@ func (s *MemoryStore) Refund(_ context.Context, p *Policy, key string, cost int,
 		if at := sh.find(hash, key, b); at >= 0 {
 			e := &sh.entries[at]
 			e.adopt(b)
-			e.state = b.refund(b.settle(e.state, now), now, int64(cost), leftOf(b, left, i))
+			e.save(b.refund(b.settle(e.load(), now), now, int64(cost), leftOf(b, left, i)))
 		}
 	}
 	sh.stuckUntil = notStuck
@@ -264,7 +267,7 @@ func (s *MemoryStore) insertMissing(sh *shard, hash uint64, key string, budgets 
 			sh.mu.Lock()
 			return freed, min(soonest, elsewhere)
 		}
-		sh.insert(entry{hash: hash, key: strings.Clone(key), budget: b, state: fresh(now)})
+		sh.insert(newEntry(hash, key, b, now))
 	}
 	return true, 0
 }

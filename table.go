@@ -2,6 +2,7 @@ package ratelimit
 
 import (
 	"math"
+	"strings"
 	"sync"
 )
 
@@ -12,7 +13,7 @@ import (
 // would keep its memory for ever.
 type shard struct {
 	mu      sync.Mutex
-	index   []uint64 // 0: free; else the hash's upper half, and position + 1
+	index   []uint64 // 0: free; else the entry's tag, and its position + 1
 	entries []entry
 	hand    int    // where the next walk begins
 	calls   uint32 // of Take, to tell when to sweep
@@ -24,13 +25,63 @@ type shard struct {
 	_ [48]byte // to two cache lines, so that neighbours do not share one
 }
 
-// An entry is what one budget remembers of one key: one cache line.
+// An entry is what one budget remembers of one key, in one cache line: an
+// ordinary key stands in it, a long one behind it.
 type entry struct {
-	hash   uint64
-	key    string
-	budget *budget
-	state  state
+	budget  *budget
+	more    *more
+	at      int64
+	n, prev uint32 // neither is beyond maxRequests
+	tag     uint32 // the upper half of the key's hash: its place in the index
+	length  uint8  // of the key in inline, or keyElsewhere
+	inline  [inlineKey]byte
 }
+
+// more is what an entry has no room for.
+type more struct {
+	key string
+	log ring
+}
+
+const (
+	inlineKey    = 27 // an IPv6 network has up to 26
+	keyElsewhere = math.MaxUint8
+)
+
+func newEntry(hash uint64, key string, b *budget, now int64) entry {
+	e := entry{tag: tagOf(hash), budget: b, at: fresh(now).at}
+	if len(key) <= inlineKey {
+		e.length = uint8(len(key))
+		copy(e.inline[:], key)
+	} else {
+		e.length = keyElsewhere
+		e.more = &more{key: strings.Clone(key)}
+	}
+	if b.algorithm == SlidingWindowLog && e.more == nil {
+		e.more = &more{}
+	}
+	return e
+}
+
+func tagOf(hash uint64) uint32 { return uint32(hash >> 32) }
+
+// is reports whether e is of key.
+func (e *entry) is(key string) bool {
+	if e.length == keyElsewhere {
+		return e.more.key == key
+	}
+	return len(key) == int(e.length) && string(e.inline[:e.length]) == key
+}
+
+func (e *entry) load() state {
+	st := state{at: e.at, n: int64(e.n), prev: int64(e.prev)}
+	if e.more != nil {
+		st.log = &e.more.log
+	}
+	return st
+}
+
+func (e *entry) save(st state) { e.at, e.n, e.prev = st.at, uint32(st.n), uint32(st.prev) }
 
 const notStuck = math.MinInt64
 
@@ -45,8 +96,8 @@ func (e *entry) adopt(b *budget) {
 	}
 	if b.algorithm == TokenBucket && e.budget.requests != b.requests {
 		// The fraction is in parts of the old number: give it up.
-		e.state.at += roundUp(e.state.n)
-		e.state.n = 0
+		e.at += roundUp(int64(e.n))
+		e.n = 0
 	}
 	e.budget = b
 }
@@ -56,18 +107,18 @@ func (sh *shard) find(hash uint64, key string, b *budget) int {
 	if len(sh.index) == 0 {
 		return -1
 	}
-	mask := uint64(len(sh.index) - 1)
-	for i := hash & mask; ; i = (i + 1) & mask {
+	tag, mask := tagOf(hash), uint32(len(sh.index)-1)
+	for i := tag & mask; ; i = (i + 1) & mask {
 		slot := sh.index[i]
 		if slot == 0 {
 			return -1
 		}
-		if slot>>32 != hash>>32 {
+		if uint32(slot>>32) != tag {
 			continue
 		}
 		position := int(uint32(slot)) - 1
 		e := &sh.entries[position]
-		if e.hash == hash && e.key == key && e.budget.same(b) {
+		if e.is(key) && e.budget.same(b) {
 			return position
 		}
 	}
@@ -89,7 +140,7 @@ func (sh *shard) insert(e entry) {
 		sh.reindex(max(2*minEntries, 2*len(sh.index)))
 	}
 	sh.entries = append(sh.entries, e)
-	sh.point(e.hash, len(sh.entries)-1)
+	sh.point(e.tag, len(sh.entries)-1)
 	sh.stuckUntil = notStuck
 }
 
@@ -97,24 +148,24 @@ func (sh *shard) insert(e entry) {
 func (sh *shard) reindex(size int) {
 	sh.index = make([]uint64, size)
 	for i := range sh.entries {
-		sh.point(sh.entries[i].hash, i)
+		sh.point(sh.entries[i].tag, i)
 	}
 }
 
 // point puts the entry at position into the index.
-func (sh *shard) point(hash uint64, position int) {
-	mask := uint64(len(sh.index) - 1)
-	i := hash & mask
+func (sh *shard) point(tag uint32, position int) {
+	mask := uint32(len(sh.index) - 1)
+	i := tag & mask
 	for sh.index[i] != 0 {
 		i = (i + 1) & mask
 	}
-	sh.index[i] = hash>>32<<32 | uint64(position+1)
+	sh.index[i] = uint64(tag)<<32 | uint64(position+1)
 }
 
 // slotOf returns where the index holds the entry at position.
-func (sh *shard) slotOf(position int) uint64 {
-	mask := uint64(len(sh.index) - 1)
-	i := sh.entries[position].hash & mask
+func (sh *shard) slotOf(position int) uint32 {
+	mask := uint32(len(sh.index) - 1)
+	i := sh.entries[position].tag & mask
 	for uint32(sh.index[i]) != uint32(position+1) {
 		i = (i + 1) & mask
 	}
@@ -142,10 +193,10 @@ func (sh *shard) remove(position int) {
 
 // unindex frees slot i and moves up what was displaced past it, so that
 // probing never has to pass over the removed.
-func (sh *shard) unindex(i uint64) {
-	mask := uint64(len(sh.index) - 1)
+func (sh *shard) unindex(i uint32) {
+	mask := uint32(len(sh.index) - 1)
 	for j := (i + 1) & mask; sh.index[j] != 0; j = (j + 1) & mask {
-		home := sh.entries[uint32(sh.index[j])-1].hash & mask
+		home := uint32(sh.index[j]>>32) & mask
 		if (j-home)&mask >= (j-i)&mask { // its way from home leads over i
 			sh.index[i] = sh.index[j]
 			i = j
@@ -172,10 +223,10 @@ func (sh *shard) evict(now int64, hash uint64, key string) bool {
 		}
 		position := sh.step()
 		e := &sh.entries[position]
-		if e.hash == hash && e.key == key {
+		if e.tag == tagOf(hash) && e.is(key) {
 			continue
 		}
-		st := e.budget.settle(e.state, now)
+		st := e.budget.settle(e.load(), now)
 		remaining := e.budget.remaining(st, now)
 		if e.budget.resetAfter(st, now) == 0 {
 			sh.remove(position)
@@ -212,7 +263,7 @@ func (sh *shard) removeExpired(now int64, n int) (removed int) {
 	for range min(n, len(sh.entries)) {
 		position := sh.step()
 		e := &sh.entries[position]
-		if b := e.budget; b.resetAfter(b.settle(e.state, now), now) == 0 {
+		if b := e.budget; b.resetAfter(b.settle(e.load(), now), now) == 0 {
 			sh.remove(position)
 			sh.hand-- // another entry has taken its place
 			removed++

@@ -3,6 +3,7 @@ package ratelimit
 import (
 	"hash/maphash"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -16,26 +17,26 @@ func TestAShardFindsWhatAMapWouldHold(t *testing.T) {
 		var sh shard
 		held := map[string]int64{}
 		// Few distinct hashes, so that probing runs into one another and wraps.
-		hashes := rapid.Uint64Range(1, 64).Draw(t, "hashes")
+		hashes := rapid.Uint64Range(1, 200).Draw(t, "hashes")
 		hash := func(key string) uint64 { return maphash.String(hashSeed, key) % hashes * 0x9e3779b97f4a7c15 }
 		for step := range rapid.IntRange(1, 300).Draw(t, "steps") {
-			key := strconv.Itoa(rapid.IntRange(0, 80).Draw(t, "key"))
+			key := strings.Repeat("k", rapid.SampledFrom([]int{0, 20, 23, 24, 25, 60}).Draw(t, "length")) + strconv.Itoa(rapid.IntRange(0, 80).Draw(t, "key"))
 			position := sh.find(hash(key), key, &b)
 			if value, ok := held[key]; ok {
-				require.Equal(t, value, sh.entries[position].state.at)
+				require.Equal(t, value, sh.entries[position].at)
 				if rapid.Bool().Draw(t, "remove") {
 					sh.remove(position)
 					delete(held, key)
 				}
 			} else {
 				require.Equal(t, -1, position)
-				sh.insert(entry{hash: hash(key), key: key, budget: &b, state: fresh(int64(step))})
+				sh.insert(newEntry(hash(key), key, &b, int64(step)))
 				held[key] = int64(step)
 			}
 			require.Len(t, sh.entries, len(held))
 		}
 		for key, value := range held {
-			require.Equal(t, value, sh.entries[sh.find(hash(key), key, &b)].state.at)
+			require.Equal(t, value, sh.entries[sh.find(hash(key), key, &b)].at)
 		}
 	})
 }
@@ -44,7 +45,7 @@ func TestAShardShrinksAsItEmpties(t *testing.T) {
 	b := newBudget("n", FixedWindow, PerSecond(1), time.Nanosecond)
 	var sh shard
 	for i := range 10_000 {
-		sh.insert(entry{hash: uint64(i) * 0x9e3779b97f4a7c15, key: strconv.Itoa(i), budget: &b})
+		sh.insert(newEntry(uint64(i)*0x9e3779b97f4a7c15, strconv.Itoa(i), &b, 0))
 	}
 	for len(sh.entries) > 1 {
 		sh.remove(len(sh.entries) / 2)

@@ -1,5 +1,3 @@
-//go:build redisstore
-
 package benchmarks_test
 
 import (
