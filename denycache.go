@@ -52,9 +52,6 @@ func (c *denyCache) shard(key string) *denyShard {
 // answer sets results and reports true if the request is known to be denied.
 // Of many that ask when it is time to ask Redis again, one is told to.
 func (c *denyCache) answer(now time.Time, p *Policy, key string, cost int, results []Result) bool {
-	if c == nil {
-		return false
-	}
 	sh := c.shard(key)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -84,9 +81,6 @@ func (c *denyCache) answer(now time.Time, p *Policy, key string, cost int, resul
 // note remembers a decision of Redis, which was asked at the given time, or
 // forgets the denial before it.
 func (c *denyCache) note(asked time.Time, p *Policy, key string, cost int, results []Result) {
-	if c == nil {
-		return
-	}
 	var wait time.Duration
 	for _, r := range results {
 		wait = max(wait, r.RetryAfter)
@@ -124,9 +118,6 @@ func (sh *denyShard) makeRoom(now time.Time) {
 
 // forget drops what is known of a key. Admissions, which are many, find nothing.
 func (c *denyCache) forget(p *Policy, key string) {
-	if c == nil {
-		return
-	}
 	sh := c.shard(key)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()

@@ -57,7 +57,7 @@ const (
 // A guard stands before a store that can fail: it sets the deadline, and keeps
 // a store that does not answer from being asked by every request.
 type guard struct {
-	store   Store
+	take    func(ctx context.Context, p *Policy, key string, cost int, results []Result) error
 	timeout time.Duration
 	now     func() time.Time
 	changed func(up bool, cause error) // called once at each change of state
@@ -107,7 +107,7 @@ func (g *guard) probe(p *Policy) {
 	go func() {
 		ctx, cancel := context.WithTimeout(context.Background(), g.timeout)
 		defer cancel()
-		err := g.store.Take(ctx, p, probeKey, 1, make([]Result, len(p.limits)))
+		err := g.take(ctx, p, probeKey, 1, make([]Result, len(p.limits)))
 		if err != nil && !aboutOneKey(err) {
 			g.broken.Store(&err)
 			return
@@ -173,12 +173,15 @@ func (l *Limiter) decide(ctx context.Context, p *Policy, key string, cost int, e
 
 // decideGuarded decides by a store that can fail.
 func (l *Limiter) decideGuarded(ctx context.Context, p *Policy, key string, cost int, results []Result) outcome {
-	if s, ok := l.store.(*RedisStore); ok {
-		if advice := s.advise(); advice != "" {
+	if l.redis != nil {
+		if l.redis.knownDenied(p, key, cost, results) { // which needs no deadline
+			return outcome{Result: combine(results), by: l.store}
+		}
+		if advice := l.redis.advise(); advice != "" {
 			l.env.warner.log().Warn("ratelimit: " + advice)
 		}
 	}
-	err := l.guard.call(ctx, func(ctx context.Context) error { return l.store.Take(ctx, p, key, cost, results) })
+	err := l.guard.call(ctx, func(ctx context.Context) error { return l.guard.take(ctx, p, key, cost, results) })
 	switch {
 	case err == nil:
 		return outcome{Result: combine(results), by: l.store}

@@ -95,7 +95,8 @@ type Limiter struct {
 	// eachWanted is whether a request is asked what each of its limits says,
 	// and not only the strictest.
 	eachWanted bool
-	guard      *guard // before a store that can fail; nil where memory is the store
+	guard      *guard      // before a store that can fail; nil where memory is the store
+	redis      *RedisStore // the store, if it is one
 
 	edit   sync.Mutex // of who changes routes
 	routes atomic.Pointer[routeTable]
@@ -155,7 +156,10 @@ func NewLimiter(opts ...Option) (*Limiter, error) {
 		l.memory = memory // which cannot fail
 		return l, nil
 	}
-	l.guard = &guard{store: c.store, timeout: c.timeout, now: l.now, changed: l.storeChanged}
+	l.guard = &guard{take: c.store.Take, timeout: c.timeout, now: l.now, changed: l.storeChanged}
+	if l.redis, _ = c.store.(*RedisStore); l.redis != nil {
+		l.guard.take = l.redis.take // past its cache, which is asked before
+	}
 	l.memory = NewMemoryStore(memoryOption(func(s *MemoryStore) { s.clock = c.clock }))
 	return l, nil
 }

@@ -24,13 +24,19 @@ var (
 	//go:embed lua/token_bucket.lua
 	tokenBucketLua string
 
-	scripts = [algorithmCount]*redis.Script{
-		FixedWindow:          redis.NewScript(fixedWindowLua),
-		SlidingWindowLog:     redis.NewScript(slidingWindowLogLua),
-		SlidingWindowCounter: redis.NewScript(slidingWindowCounterLua),
-		TokenBucket:          redis.NewScript(tokenBucketLua),
+	scripts = [algorithmCount]script{
+		FixedWindow:          newScript(fixedWindowLua),
+		SlidingWindowLog:     newScript(slidingWindowLogLua),
+		SlidingWindowCounter: newScript(slidingWindowCounterLua),
+		TokenBucket:          newScript(tokenBucketLua),
 	}
 )
+
+// A script is sent by its hash, and as its source to a server that does not
+// know it.
+type script struct{ hash, source string }
+
+func newScript(source string) script { return script{redis.NewScript(source).Hash(), source} }
 
 // A RedisClient is any client of go-redis v9: a [redis.Client], also of
 // Sentinel, a [redis.ClusterClient], a [redis.Ring], a [redis.AutoPipeliner].
@@ -156,18 +162,25 @@ func inspectClient(client RedisClient) (bounded bool, advice string) {
 
 // Take implements [Store].
 func (s *RedisStore) Take(ctx context.Context, p *Policy, key string, cost int, results []Result) error {
-	asked := s.now()
-	if key == probeKey { // which asks whether Redis is there
-		return s.run(ctx, p, "take", key, cost, nil, results)
-	}
-	if s.denied.answer(asked, p, key, cost, results) {
+	if s.knownDenied(p, key, cost, results) {
 		return nil
 	}
-	if err := s.run(ctx, p, "take", key, cost, nil, results); err != nil {
-		return err
+	return s.take(ctx, p, key, cost, results)
+}
+
+// knownDenied sets results and reports true if Redis need not be asked.
+func (s *RedisStore) knownDenied(p *Policy, key string, cost int, results []Result) bool {
+	return s.denied != nil && s.denied.answer(s.now(), p, key, cost, results)
+}
+
+// take asks Redis.
+func (s *RedisStore) take(ctx context.Context, p *Policy, key string, cost int, results []Result) error {
+	asked := s.now()
+	err := s.run(ctx, p, "take", key, cost, nil, results)
+	if err == nil && s.denied != nil {
+		s.denied.note(asked, p, key, cost, results)
 	}
-	s.denied.note(asked, p, key, cost, results)
-	return nil
+	return err
 }
 
 // Peek implements [Store].
@@ -177,19 +190,25 @@ func (s *RedisStore) Peek(ctx context.Context, p *Policy, key string, results []
 
 // Refund implements [Store].
 func (s *RedisStore) Refund(ctx context.Context, p *Policy, key string, cost int, left []time.Duration) error {
-	defer s.denied.forget(p, key)
+	defer s.forget(p, key)
 	return s.run(ctx, p, "refund", key, cost, left, nil)
 }
 
 // Reset implements [Store].
 func (s *RedisStore) Reset(ctx context.Context, p *Policy, key string) error {
-	defer s.denied.forget(p, key)
+	defer s.forget(p, key)
 	args := append(make([]any, 0, 1+len(p.redis)), "del")
 	for _, name := range s.keys(p, key) {
 		args = append(args, name)
 	}
 	_, err := s.send(ctx, args)
 	return err
+}
+
+func (s *RedisStore) forget(p *Policy, key string) {
+	if s.denied != nil {
+		s.denied.forget(p, key)
+	}
 }
 
 func (s *RedisStore) now() time.Time {
@@ -203,10 +222,10 @@ func (s *RedisStore) now() time.Time {
 // a cluster decide the node, are around the policy's name and the hash of the
 // key: all limits of one key are together, and no text of a client's is there.
 func (s *RedisStore) keys(p *Policy, key string) []string {
-	tag := s.prefix + ":{" + p.redisName + ":" + keyHash(key) + "}:"
+	hash := keyHash(key)
 	names := make([]string, len(p.redis))
-	for i := range p.redis {
-		names[i] = tag + p.redisTails[i]
+	for i, tail := range p.redisTails {
+		names[i] = s.prefix + ":{" + p.redisName + ":" + hash + "}:" + tail
 	}
 	return names
 }
@@ -230,10 +249,10 @@ func redisNames(p *Policy) (name string, tails []string) {
 
 // run runs the script of p and reads what it returns into results, if any.
 func (s *RedisStore) run(ctx context.Context, p *Policy, op, key string, cost int, left []time.Duration, results []Result) error {
-	script := scripts[p.algorithm]
+	script := &scripts[p.algorithm]
 	names := s.keys(p, key)
 	args := make([]any, 0, 5+len(names)*7)
-	args = append(args, "evalsha", script.Hash(), len(names))
+	args = append(args, "evalsha", script.hash, len(names))
 	for _, name := range names {
 		args = append(args, name)
 	}
@@ -244,7 +263,7 @@ func (s *RedisStore) run(ctx context.Context, p *Policy, op, key string, cost in
 	reply, err := s.send(ctx, args)
 	if redis.HasErrorPrefix(err, "NOSCRIPT") {
 		// Normal after a restart, a failover, SCRIPT FLUSH: nothing has run.
-		args[0], args[1] = "eval", scriptSource[p.algorithm]
+		args[0], args[1] = "eval", script.source
 		reply, err = s.send(ctx, args)
 	}
 	if err != nil {
@@ -263,12 +282,6 @@ func (s *RedisStore) reloadCluster(ctx context.Context, err error) {
 	if c, ok := s.client.(interface{ ReloadState(context.Context) }); ok && !errors.As(err, &reply) {
 		c.ReloadState(ctx)
 	}
-}
-
-// scriptSource is what EVAL sends, indexed like scripts.
-var scriptSource = [algorithmCount]string{
-	FixedWindow: fixedWindowLua, SlidingWindowLog: slidingWindowLogLua,
-	SlidingWindowCounter: slidingWindowCounterLua, TokenBucket: tokenBucketLua,
 }
 
 // appendArgs appends what the script of b's algorithm wants to know of a limit.
