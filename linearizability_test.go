@@ -57,7 +57,7 @@ func sequential(limits used, stale bool) porcupine.Model {
 				}
 				return true, after
 			case "take":
-				if stale && !(got[0].allowed && got[1].allowed) {
+				if stale && (!got[0].allowed || !got[1].allowed) {
 					return true, before
 				}
 				for i := range limits {
