@@ -161,6 +161,7 @@ func (s *RedisStore) Take(ctx context.Context, p *Policy, key string, cost int, 
 		return s.run(ctx, p, "take", key, cost, nil, results)
 	}
 	if s.denied.answer(asked, p, key, cost, results) {
+		answeredFromMemory(ctx)
 		return nil
 	}
 	if err := s.run(ctx, p, "take", key, cost, nil, results); err != nil {
