@@ -459,3 +459,11 @@ func TestDenialsFromTheCacheDoNotHideThatRedisIsDown(t *testing.T) {
 	assert.EqualValues(t, 5, client.calls.Load(), "five failures in a row, and Redis is not asked any more")
 	assert.Contains(t, logged(), "the store does not answer")
 }
+
+func TestARefundIsGivenBackAlsoWhereTheClientHasHungUp(t *testing.T) {
+	l, _ := limited(t, ratelimit.WithStore(newFaulty()), ratelimit.WithLimit(ratelimit.PerMinute(1)), ratelimit.WithRefund(func(*gin.Context) bool { return true }))
+	ctx, cancel := context.WithCancel(context.Background())
+	r := engine(l.Middleware(), func(*gin.Context) { cancel() })
+	r.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil).WithContext(ctx))
+	assert.Equal(t, 1, must(l.Peek(context.Background(), "ip:192.0.2.1")).Remaining)
+}

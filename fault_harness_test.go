@@ -315,6 +315,7 @@ func (l *load) stop() {
 // A verdict is what a load has seen.
 type verdict struct {
 	requests, admitted, denied, unavailable int
+	degraded                                int // of the requests
 	slowest, p99                            time.Duration
 	closed, shared, total                   int // most admitted for one key: FailClosed; FailLocal, by Redis; and with the instances
 }
@@ -333,6 +334,7 @@ func (l *load) judge(t *testing.T, losses int) verdict {
 	assert.Less(t, v.slowest, faultTimeout+slack, "the slowest request")
 	most := faultLimit * (1 + losses)
 	for at, k := range l.keys {
+		v.degraded += k.degraded
 		assert.LessOrEqual(t, k.shared, most, "%v: admitted by Redis", at)
 		total := k.shared
 		for _, n := range k.local {
