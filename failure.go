@@ -74,11 +74,12 @@ func (g *guard) call(ctx context.Context, ask func(context.Context) error) error
 		return fmt.Errorf("%w, and was not asked: %w", ErrStoreUnavailable, *cause)
 	}
 	bounded, cancel := context.WithTimeout(ctx, g.timeout)
-	err := ask(bounded)
+	q := &question{Context: bounded}
+	err := ask(q)
 	cancel()
 	switch {
 	case err == nil:
-		if g.failures.Load() != 0 {
+		if !q.fromMemory && g.failures.Load() != 0 {
 			g.failures.Store(0)
 		}
 		return nil
@@ -88,6 +89,28 @@ func (g *guard) call(ctx context.Context, ask func(context.Context) error) error
 		g.open(err)
 	}
 	return fmt.Errorf("%w: %w", ErrStoreUnavailable, err)
+}
+
+// A question is the context of one call of a store. A store that answers it from
+// memory says so: it tells nothing of the server behind.
+type question struct {
+	context.Context
+	fromMemory bool
+}
+
+type questionKey struct{}
+
+func (q *question) Value(key any) any {
+	if key == (questionKey{}) {
+		return q
+	}
+	return q.Context.Value(key)
+}
+
+func answeredFromMemory(ctx context.Context) {
+	if q, ok := ctx.Value(questionKey{}).(*question); ok {
+		q.fromMemory = true
+	}
 }
 
 func (g *guard) open(cause error) {

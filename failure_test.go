@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/aed328ba/ratelimit"
+	"github.com/aed328ba/ratelimit/ratelimittest"
 	"github.com/gin-gonic/gin"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
@@ -420,4 +421,49 @@ func TestARequestWhoseAnswerIsLostIsCountedAtMostOnce(t *testing.T) {
 			})
 		}
 	}
+}
+
+// A switchedClient is a Redis that can be switched off.
+type switchedClient struct {
+	*redis.Client
+	off   atomic.Bool
+	calls atomic.Int32
+}
+
+func (c *switchedClient) Process(ctx context.Context, cmd redis.Cmder) error {
+	c.calls.Add(1)
+	if c.off.Load() {
+		return io.ErrUnexpectedEOF
+	}
+	return c.Client.Process(ctx, cmd)
+}
+
+func TestDenialsFromTheCacheDoNotHideThatRedisIsDown(t *testing.T) {
+	_, mini := startMini(t, time.Now())
+	client := &switchedClient{Client: mini}
+	clock := ratelimittest.NewClock() // stands still: no denial is asked about again
+	logger, logged := logTo(t)
+	l := must(ratelimit.NewLimiter(ratelimit.WithStore(ratelimit.NewRedisStore(client, ratelimit.WithClock(clock.Now))), ratelimit.WithLimit(ratelimit.PerHour(1)),
+		ratelimit.WithFailure(ratelimit.FailClosed), ratelimit.WithTimeout(30*time.Second), ratelimit.WithClock(clock.Now), ratelimit.WithLogger(logger)))
+	ctx := context.Background()
+	require.True(t, must(l.Allow(ctx, "hammers")).Allowed)
+	require.False(t, must(l.Allow(ctx, "hammers")).Allowed)
+
+	client.off.Store(true)
+	client.calls.Store(0)
+	for i := range 20 {
+		_, _ = l.Allow(ctx, "hammers") // from the cache, as long as Redis is asked at all
+		_, err := l.Allow(ctx, key("other", i))
+		require.ErrorIs(t, err, ratelimit.ErrStoreUnavailable)
+	}
+	assert.EqualValues(t, 5, client.calls.Load(), "five failures in a row, and Redis is not asked any more")
+	assert.Contains(t, logged(), "the store does not answer")
+}
+
+func TestARefundIsGivenBackAlsoWhereTheClientHasHungUp(t *testing.T) {
+	l, _ := limited(t, ratelimit.WithStore(newFaulty()), ratelimit.WithLimit(ratelimit.PerMinute(1)), ratelimit.WithRefund(func(*gin.Context) bool { return true }))
+	ctx, cancel := context.WithCancel(context.Background())
+	r := engine(l.Middleware(), func(*gin.Context) { cancel() })
+	r.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil).WithContext(ctx))
+	assert.Equal(t, 1, must(l.Peek(context.Background(), "ip:192.0.2.1")).Remaining)
 }

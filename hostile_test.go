@@ -24,8 +24,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A target is a real server on loopback, and what became of it.
-type target struct {
+// A victim is a real server on loopback, and what became of it.
+type victim struct {
 	t     *testing.T
 	addr  string
 	ran   atomic.Int64 // requests that reached the application
@@ -36,9 +36,9 @@ type target struct {
 // attack serves a Gin engine over TCP until the test ends, and fails it if a
 // request panicked or was answered with 5xx. The routes are /login and
 // /users/:id.
-func attack(t *testing.T, prepare func(*gin.Engine), use ...gin.HandlerFunc) *target {
+func attack(t *testing.T, prepare func(*gin.Engine), use ...gin.HandlerFunc) *victim {
 	t.Helper()
-	srv := &target{t: t}
+	srv := &victim{t: t}
 	r := gin.New()
 	if prepare != nil {
 		prepare(r)
@@ -79,7 +79,7 @@ func attack(t *testing.T, prepare func(*gin.Engine), use ...gin.HandlerFunc) *ta
 }
 
 // raw sends text as it is and returns the status of the answer.
-func (srv *target) raw(text string) int {
+func (srv *victim) raw(text string) int {
 	srv.t.Helper()
 	conn, err := net.Dial("tcp", srv.addr)
 	require.NoError(srv.t, err)
@@ -96,7 +96,7 @@ func (srv *target) raw(text string) int {
 }
 
 // login requests GET /login with lines of headers.
-func (srv *target) login(headers ...string) int {
+func (srv *victim) login(headers ...string) int {
 	srv.t.Helper()
 	return srv.raw("GET /login HTTP/1.1\r\nHost: example.com\r\nConnection: close\r\n" + strings.Join(append(headers, "\r\n"), "\r\n"))
 }
@@ -285,7 +285,7 @@ func TestNoSpellingOfAPathIsAnotherBudget(t *testing.T) {
 					if path != "/login" && (i+j)%thinned != 0 {
 						continue
 					}
-					for _, srv := range []*target{byIP, byRoute} {
+					for _, srv := range []*victim{byIP, byRoute} {
 						status := srv.raw(method + " " + path + " HTTP/1.1\r\nHost: example.com\r\nConnection: close\r\n\r\n")
 						assert.Less(t, status, 500)
 					}

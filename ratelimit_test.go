@@ -524,3 +524,17 @@ func TestHTTPFromEndToEndUnderLoad(t *testing.T) {
 	assert.EqualValues(t, limit, admitted.Load())
 	assert.EqualValues(t, 16*20-limit, denied.Load())
 }
+
+func TestEachOfManyLimitersDecidesOnceForARequest(t *testing.T) {
+	var limiters []*ratelimit.Limiter
+	var chain []gin.HandlerFunc
+	for range 5 {
+		l, _ := limited(t, ratelimit.WithLimit(ratelimit.PerMinute(3)))
+		limiters = append(limiters, l)
+		chain = append(chain, l.Middleware())
+	}
+	get(engine(append(chain, chain...)...))
+	for _, l := range limiters {
+		assert.Equal(t, 2, must(l.Peek(context.Background(), "ip:192.0.2.1")).Remaining)
+	}
+}

@@ -303,3 +303,26 @@ func TestTheNumberOfRequestsMayChangeWhileABudgetIsInUse(t *testing.T) {
 		})
 	}
 }
+
+func TestAResetMakesRoomForAnotherKey(t *testing.T) {
+	l, _ := limited(t, ratelimit.WithStore(ratelimit.NewMemoryStore(ratelimit.WithMaxKeys(1))), ratelimit.WithLimit(ratelimit.PerHour(1)))
+	ctx := context.Background()
+	require.True(t, must(l.Allow(ctx, "a")).Allowed)
+	require.False(t, must(l.Allow(ctx, "b")).Allowed, "full of a, who is denied")
+	require.NoError(t, l.Reset(ctx, "a"))
+	assert.True(t, must(l.Allow(ctx, "b")).Allowed)
+}
+
+func TestAKeyOfSeveralLimitsTakesNoPlaceOfItsOwn(t *testing.T) {
+	clock := ratelimittest.NewClock()
+	store := ratelimit.NewMemoryStore(ratelimit.WithMaxKeys(3), ratelimit.WithClock(clock.Now))
+	l := must(ratelimit.NewLimiter(ratelimit.WithStore(store), ratelimit.WithLimit(ratelimit.PerMinute(3), ratelimit.PerHour(3), ratelimit.PerDay(3))))
+	ctx := context.Background()
+	for _, key := range []string{"a", "b", "c"} { // each takes the place of the one before
+		for range 2 {
+			require.True(t, must(l.Allow(ctx, key)).Allowed)
+			require.Equal(t, 3, store.Len())
+		}
+	}
+	assert.Equal(t, 1, must(l.Peek(ctx, "c")).Remaining)
+}

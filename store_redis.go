@@ -162,7 +162,9 @@ func inspectClient(client RedisClient) (bounded bool, advice string) {
 
 // Take implements [Store].
 func (s *RedisStore) Take(ctx context.Context, p *Policy, key string, cost int, results []Result) error {
-	if s.knownDenied(p, key, cost, results) {
+	// The probe asks whether Redis is there, which the cache cannot know.
+	if key != probeKey && s.knownDenied(p, key, cost, results) {
+		answeredFromMemory(ctx)
 		return nil
 	}
 	return s.take(ctx, p, key, cost, results)

@@ -584,3 +584,85 @@ func TestTheACLRightsThatTheREADMENamesSuffice(t *testing.T) {
 		require.NoError(t, l.Reset(ctx, "k"))
 	}
 }
+
+func TestAKeyDeniedFromTheCacheIsAdmittedAfterTheWaitItWasTold(t *testing.T) {
+	clock := ratelimittest.NewClock()
+	m, client := startMini(t, clock.Now())
+	ctx := context.Background()
+	store := ratelimit.NewRedisStore(client, ratelimit.WithClock(clock.Now))
+	l := redisLimiter(ratelimit.WithStore(store), ratelimit.WithAlgorithm(ratelimit.TokenBucket), ratelimit.WithLimit(ratelimit.Per(1, 500*time.Millisecond)))
+	require.True(t, must(l.Allow(ctx, "k")).Allowed)
+	wait := must(l.Allow(ctx, "k")).RetryAfter
+	require.Positive(t, wait)
+	pass := func(d time.Duration) {
+		clock.Advance(d)
+		m.SetTime(clock.Now())
+	}
+	pass(wait - 1)
+	require.Equal(t, time.Duration(1), must(l.Allow(ctx, "k")).RetryAfter)
+	pass(1)
+	assert.True(t, must(l.Allow(ctx, "k")).Allowed)
+}
+
+func TestARefundToRedisDoesNotReachAnotherWindow(t *testing.T) {
+	start := time.Date(2030, time.May, 1, 0, 0, 0, 0, time.UTC)
+	ctx := context.Background()
+	for _, algorithm := range algorithms {
+		t.Run(algorithm.String(), func(t *testing.T) {
+			m, client := startMini(t, start)
+			store := ratelimit.NewRedisStore(client, ratelimit.WithDenyCache(0))
+			policy := must(ratelimit.NewPolicy("n", algorithm, ratelimit.PerMinute(5)))
+			take := func(cost int) ratelimit.Result {
+				var r [1]ratelimit.Result
+				require.NoError(t, store.Take(ctx, policy, "k", cost, r[:]))
+				require.True(t, r[0].Allowed)
+				return r[0]
+			}
+			remainingAfterRefund := func(left time.Duration) int {
+				var r [1]ratelimit.Result
+				require.NoError(t, store.Refund(ctx, policy, "k", 2, []time.Duration{left}))
+				require.NoError(t, store.Peek(ctx, policy, "k", r[:]))
+				return r[0].Remaining
+			}
+			decision := take(2)
+			assert.Equal(t, 5, remainingAfterRefund(decision.ResetAfter), "given back at once")
+			decision = take(2)
+			m.SetTime(start.Add(3 * time.Minute))
+			take(5)
+			assert.Equal(t, 0, remainingAfterRefund(decision.ResetAfter-3*time.Minute), "it has come back by itself")
+
+			if algorithm == ratelimit.FixedWindow || algorithm == ratelimit.SlidingWindowCounter {
+				require.NoError(t, store.Reset(ctx, policy, "k"))
+				decision = take(2)
+				require.NoError(t, store.Reset(ctx, policy, "k"))
+				m.SetTime(start.Add(3*time.Minute + 30*time.Second))
+				take(5)
+				assert.Equal(t, 0, remainingAfterRefund(decision.ResetAfter-30*time.Second), "the window is one that was opened since")
+			}
+		})
+	}
+}
+
+func TestTheNumberOfRequestsMayChangeInRedisToo(t *testing.T) {
+	_, client := startMini(t, time.Date(2030, time.May, 1, 0, 0, 0, 0, time.UTC))
+	ctx := context.Background()
+	store := ratelimit.NewRedisStore(client, ratelimit.WithDenyCache(0))
+	take := func(algorithm ratelimit.Algorithm, requests, cost int) ratelimit.Result {
+		var r [1]ratelimit.Result
+		require.NoError(t, store.Take(ctx, must(ratelimit.NewPolicy("n", algorithm, ratelimit.PerMinute(requests))), "key", cost, r[:]))
+		return r[0]
+	}
+	for _, algorithm := range algorithms {
+		require.True(t, take(algorithm, 10, 7).Allowed)
+		lowered := take(algorithm, 3, 1)
+		assert.False(t, lowered.Allowed, algorithm)
+		assert.Zero(t, lowered.Remaining, "never below 0")
+		assert.LessOrEqual(t, lowered.RetryAfter, 2*time.Minute)
+		assert.True(t, take(algorithm, 100, 1).Allowed, algorithm)
+		require.NoError(t, client.FlushAll(ctx).Err())
+	}
+	// A bucket of 7 a minute keeps sevenths of a microsecond, which are rounded
+	// up where it becomes one of 3: 8571428 4/7 us.
+	require.True(t, take(ratelimit.TokenBucket, 7, 1).Allowed)
+	assert.Equal(t, 28_571_429*time.Microsecond, take(ratelimit.TokenBucket, 3, 1).ResetAfter)
+}
