@@ -238,7 +238,6 @@ func TestTheOracleFindsEveryPromiseKeptInARealRedis(t *testing.T) {
 	ctx := context.Background()
 	for _, algorithm := range algorithms {
 		t.Run(algorithm.String(), func(t *testing.T) {
-			t.Parallel()
 			limits := []ratelimit.Limit{ratelimit.Per(5, 30*time.Millisecond), ratelimit.Per(12, 150*time.Millisecond).WithBurst(14)}
 			policy := must(ratelimit.NewPolicy("oracle", algorithm, limits...))
 			store := ratelimit.NewRedisStore(client, ratelimit.WithDenyCache(0))
