@@ -11,10 +11,12 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"flag"
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -36,7 +38,11 @@ type fault struct {
 func main() {
 	only := flag.String("only", "", "the faults whose file or description has this text")
 	flag.Parse()
-	if err := mutate(*only); err != nil {
+	// Interrupted, it ends what it has started.
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := mutate(ctx, *only)
+	stop()
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "mutate:", err)
 		os.Exit(1)
 	}
@@ -46,14 +52,14 @@ func main() {
 // own.
 const workers = 3
 
-func mutate(only string) error {
+func mutate(ctx context.Context, only string) error {
 	var dirs [workers]string
 	for i := range dirs {
 		dir, err := os.MkdirTemp("", "mutate")
 		if err != nil {
 			return err
 		}
-		defer os.RemoveAll(dir)
+		defer func() { _ = os.RemoveAll(dir) }()
 		if err := copyTree(dir); err != nil {
 			return err
 		}
@@ -67,7 +73,9 @@ func mutate(only string) error {
 		patterns = append(patterns, f.run)
 	}
 	slices.Sort(patterns)
-	if out, _, err := test(dirs[0], strings.Join(slices.Compact(patterns), "|")); err != nil {
+	if out, _, err := test(ctx, dirs[0], strings.Join(slices.Compact(patterns), "|")); ctx.Err() != nil {
+		return ctx.Err()
+	} else if err != nil {
 		return fmt.Errorf("the tests fail without any fault:\n%s", out)
 	}
 	began := time.Now()
@@ -83,11 +91,11 @@ func mutate(only string) error {
 				i := next
 				next++
 				mu.Unlock()
-				if i >= len(chosen) {
+				if i >= len(chosen) || ctx.Err() != nil {
 					return
 				}
 				f := chosen[i]
-				verdict := try(dir, f)
+				verdict := try(ctx, dir, f)
 				mu.Lock()
 				rows[i] = fmt.Sprintf("| %s | `%s` | %s |", f.what, f.file, verdict)
 				fmt.Println(rows[i])
@@ -99,6 +107,9 @@ func mutate(only string) error {
 		})
 	}
 	wg.Wait()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	if len(wrong) > 0 {
 		return fmt.Errorf("%d of %d faults go unnoticed:\n%s", len(wrong), len(chosen), strings.Join(wrong, "\n"))
 	}
@@ -146,10 +157,13 @@ func copyTree(dir string) error {
 	return nil
 }
 
-var failed = regexp.MustCompile(`(?m)^\s*--- FAIL: (\w+)`)
+var (
+	failed  = regexp.MustCompile(`(?m)^\s*--- FAIL: (\w+)`)
+	running = regexp.MustCompile(`(?m)^=== RUN   (\w+)`)
+)
 
 // try puts f into the tree, tests, and takes it out again.
-func try(dir string, f fault) (verdict string) {
+func try(ctx context.Context, dir string, f fault) (verdict string) {
 	name := filepath.Join(dir, f.file)
 	text, err := os.ReadFile(name)
 	if err != nil {
@@ -163,27 +177,27 @@ func try(dir string, f fault) (verdict string) {
 		return err.Error()
 	}
 	defer func() { _ = os.WriteFile(name, text, 0o644) }()
-	out, ended, err := test(dir, f.run)
+	out, ran, err := test(ctx, dir, f.run)
 	switch {
 	case err == nil:
 		return "**survived**"
-	case !ended:
+	case !ran:
 		return "does not compile: " + strings.ReplaceAll(out, "\n", " ")
 	}
 	if match := failed.FindStringSubmatch(out); match != nil {
 		return "`" + match[1] + "`"
 	}
-	// A panic, or a test that did not end.
-	if match := regexp.MustCompile(`\.(Test\w+)[(.]`).FindStringSubmatch(out); match != nil {
-		return "`" + match[1] + "`"
+	// A panic in a goroutine, or a test that did not end.
+	if all := running.FindAllStringSubmatch(out, -1); len(all) > 0 {
+		return "`" + all[len(all)-1][1] + "`"
 	}
 	return "failed without naming a test: " + strings.ReplaceAll(out, "\n", " ")
 }
 
 // test runs tests in dir. Whatever they leave running is ended. It reports
 // whether they ran at all.
-func test(dir, run string) (out string, ran bool, err error) {
-	cmd := exec.Command("go", "test", "-count=1", "-failfast", "-vet=off", "-timeout=150s", "-run", run, ".",
+func test(ctx context.Context, dir, run string) (out string, ran bool, err error) {
+	cmd := exec.CommandContext(ctx, "go", "test", "-count=1", "-v", "-failfast", "-vet=off", "-timeout=150s", "-run", run, ".",
 		"-rapid.shrinktime=1s", "-rapid.nofailfile")
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "CI=true")
