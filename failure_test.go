@@ -347,9 +347,17 @@ type cutProxy struct {
 
 func startCutProxy(t *testing.T, target string) *cutProxy {
 	t.Helper()
+	p := &cutProxy{target: target}
+	p.Listener = acceptEach(t, p.serve, func() {})
+	return p
+}
+
+// acceptEach listens on a free port and serves each connection until the test
+// ends; cut then closes those that are open still.
+func acceptEach(t *testing.T, serve func(net.Conn), cut func()) net.Listener {
+	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	p := &cutProxy{Listener: listener, target: target}
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for {
@@ -357,14 +365,15 @@ func startCutProxy(t *testing.T, target string) *cutProxy {
 			if err != nil {
 				return
 			}
-			wg.Go(func() { p.serve(client) })
+			wg.Go(func() { serve(client) })
 		}
 	})
 	t.Cleanup(func() {
 		_ = listener.Close()
+		cut()
 		wg.Wait()
 	})
-	return p
+	return listener
 }
 
 func (p *cutProxy) serve(client net.Conn) {

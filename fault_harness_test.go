@@ -367,24 +367,8 @@ type faultProxy struct {
 
 func startFaultProxy(t *testing.T, target string) *faultProxy {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	p := &faultProxy{Listener: listener, target: target, conns: map[net.Conn]bool{}}
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for {
-			client, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			wg.Go(func() { p.serve(client) })
-		}
-	})
-	t.Cleanup(func() {
-		_ = listener.Close()
-		p.cut()
-		wg.Wait()
-	})
+	p := &faultProxy{target: target, conns: map[net.Conn]bool{}}
+	p.Listener = acceptEach(t, p.serve, p.cut)
 	return p
 }
 

@@ -55,9 +55,14 @@ func newConfig(opts []Option) *config {
 		o.apply(c)
 	}
 	if c.store == nil {
-		c.store = NewMemoryStore(memoryOption(func(s *MemoryStore) { s.clock = c.clock }))
+		c.store = c.newMemoryStore()
 	}
 	return c
+}
+
+// newMemoryStore returns a store of the limiter's own, on its clock.
+func (c *config) newMemoryStore() *MemoryStore {
+	return NewMemoryStore(memoryOption(func(s *MemoryStore) { s.clock = c.clock }))
 }
 
 func (c *config) fault(format string, args ...any) {

@@ -20,7 +20,6 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -87,10 +86,9 @@ func New(opts ...Option) gin.HandlerFunc {
 // safe for concurrent use, and there is nothing to close.
 type Limiter struct {
 	*config
-	policy *Policy // of WithLimit
-	base   *rule   // for what has no rule of its own
+	base   *rule // WithLimit, for what has no rule of its own
 	env    *keyEnv
-	memory *MemoryStore // the store, or what stands in for it under FailLocal
+	memory *MemoryStore // the store, or what stands in for it under FailLocal; else nil
 
 	// eachWanted is whether a request is asked what each of its limits says,
 	// and not only the strictest.
@@ -144,7 +142,6 @@ func NewLimiter(opts ...Option) (*Limiter, error) {
 	policy.dryRun = c.dryRun
 	l := &Limiter{
 		config:   c,
-		policy:   policy,
 		base:     &rule{policy: policy, key: c.key, source: sourceDefault},
 		env:      &keyEnv{ipv6Prefix: c.ipv6Prefix, warner: &warner{logger: c.logger}},
 		policies: map[[maxLimits]Limit]*Policy{},
@@ -160,7 +157,9 @@ func NewLimiter(opts ...Option) (*Limiter, error) {
 	if l.redis, _ = c.store.(*RedisStore); l.redis != nil {
 		l.guard.take = l.redis.take // past its cache, which is asked before
 	}
-	l.memory = NewMemoryStore(memoryOption(func(s *MemoryStore) { s.clock = c.clock }))
+	if c.failure == FailLocal {
+		l.memory = c.newMemoryStore()
+	}
 	return l, nil
 }
 
@@ -235,74 +234,6 @@ func isPreflight(r *http.Request) bool {
 		r.Header.Get("Origin") != "" && r.Header.Get("Access-Control-Request-Method") != ""
 }
 
-// A visit is what one request has met: the limiters that have decided on it,
-// and the strictest of their results.
-type visit struct {
-	decided [2]*Limiter // and more, beyond the usual
-	more    []*Limiter
-	told    bool
-	result  Result
-
-	// One allocation for all that a request usually needs.
-	values [3]string       // what the header map points to
-	buf    [64]byte        // where the key is put together
-	text   strings.Builder // the key, and the values of headers
-}
-
-// write keeps text as a string.
-func (v *visit) write(text []byte) string {
-	const headers = 40
-	if v.text.Cap() == 0 {
-		v.text.Grow(len(text) + headers)
-	}
-	start := v.text.Len()
-	v.text.Write(text)
-	return v.text.String()[start:]
-}
-
-type visitKey struct{}
-
-// visitOf returns the visit of this request, a new one at its first limiter.
-func visitOf(c *gin.Context) *visit {
-	if known, ok := c.Get(visitKey{}); ok {
-		return known.(*visit)
-	}
-	v := new(visit)
-	c.Set(visitKey{}, v)
-	return v
-}
-
-// enter notes that l decides now, and reports false if it has before.
-func (v *visit) enter(l *Limiter) bool {
-	for i, other := range v.decided {
-		switch other {
-		case l:
-			return false
-		case nil:
-			v.decided[i] = l
-			return true
-		}
-	}
-	for _, other := range v.more {
-		if other == l {
-			return false
-		}
-	}
-	v.more = append(v.more, l)
-	return true
-}
-
-// FromContext returns the strictest result of the limiters that c has passed,
-// the one in the response headers; false if there is none (uncounted, dry-run,
-// or the store failed).
-func FromContext(c *gin.Context) (Result, bool) {
-	if known, ok := c.Get(visitKey{}); ok {
-		v := known.(*visit)
-		return v.result, v.told
-	}
-	return Result{}, false
-}
-
 // ruleOf returns the rule of this request's route, else the default. What
 // matches no route is one with all that does not, whatever its method and path.
 func (l *Limiter) ruleOf(c *gin.Context) *rule {
@@ -354,7 +285,7 @@ func (l *Limiter) policyOf(c *gin.Context, r *rule) *Policy {
 	}
 	limits := l.limitFunc(c)
 	if len(limits) == 0 {
-		return l.policy
+		return r.policy
 	}
 	var id [maxLimits]Limit
 	if copy(id[:], limits) == len(limits) {
@@ -365,10 +296,10 @@ func (l *Limiter) policyOf(c *gin.Context, r *rule) *Policy {
 			return p
 		}
 	}
-	p, err := NewPolicy(l.policy.name, l.algorithm, limits...)
+	p, err := NewPolicy(r.policy.name, l.algorithm, limits...)
 	if err != nil {
 		l.env.warner.once(warnLimitFunc, fmt.Sprintf("the function of WithLimitFunc returned %v, which cannot be enforced; the limits of WithLimit are: %v", limits, err))
-		return l.policy
+		return r.policy
 	}
 	p.dryRun = l.dryRun
 	l.mu.Lock()
@@ -444,10 +375,8 @@ func (l *Limiter) runAndRefund(c *gin.Context, by Store, p *Policy, key string, 
 			left[i] -= elapsed
 		}
 		ctx := context.WithoutCancel(c.Request.Context()) // the client may have hung up by now
-		if err := l.giveBack(ctx, by, p, key, cost, left); err != nil {
-			if l.observer != nil {
-				l.observe(ctx, c, p, key, cost, outcome{err: fmt.Errorf("ratelimit: refund: %w", err)})
-			}
+		if err := l.giveBack(ctx, by, p, key, cost, left); err != nil && l.observer != nil {
+			l.observe(ctx, c, p, key, cost, outcome{err: fmt.Errorf("ratelimit: refund: %w", err)})
 		}
 	}()
 	c.Next()
@@ -478,16 +407,15 @@ func (l *Limiter) Allow(ctx context.Context, key string) (Result, error) {
 
 // AllowN decides on a request of key that costs as much as several, and
 // consumes the cost if it fits. The limits are those of [WithLimit], whatever
-// the rules of routes; a key is
-// what [Limiter.Key] returns, or any text of your own. An error that is
-// [ErrInvalidCost] or [ErrCostExceedsLimit] is about the cost; another one says
-// that the store could not decide, or that ctx is done.
+// the rules of routes; a key is what [Limiter.Key] returns, or any text of your
+// own. An error that is [ErrInvalidCost] or [ErrCostExceedsLimit] is about the
+// cost; another one says that the store could not decide, or that ctx is done.
 func (l *Limiter) AllowN(ctx context.Context, key string, cost int) (Result, error) {
 	key = shortKey(key)
 	var out outcome
-	l.decide(ctx, l.policy, key, cost, nil, &out)
+	l.decide(ctx, l.base.policy, key, cost, nil, &out)
 	if l.observer != nil {
-		l.observe(ctx, nil, l.policy, key, cost, out)
+		l.observe(ctx, nil, l.base.policy, key, cost, out)
 	}
 	if out.degraded {
 		return out.Result, nil
@@ -498,8 +426,8 @@ func (l *Limiter) AllowN(ctx context.Context, key string, cost int) (Result, err
 // Peek returns what [Limiter.Allow] would say, and consumes nothing: Allowed
 // is whether one request would be admitted now, Remaining how many would be.
 func (l *Limiter) Peek(ctx context.Context, key string) (Result, error) {
-	results := make([]Result, len(l.policy.limits))
-	err := l.ask(ctx, func(ctx context.Context, s Store) error { return s.Peek(ctx, l.policy, shortKey(key), results) })
+	results := make([]Result, len(l.base.policy.limits))
+	err := l.ask(ctx, func(ctx context.Context, s Store) error { return s.Peek(ctx, l.base.policy, shortKey(key), results) })
 	if err != nil {
 		return Result{}, err
 	}
@@ -513,11 +441,13 @@ func (l *Limiter) Refund(ctx context.Context, key string, cost int) error {
 	if cost < 1 {
 		return fmt.Errorf("%w: %d; a refund is of at least 1", ErrInvalidCost, cost)
 	}
-	if cost > l.policy.maxCost {
-		_, err := l.policy.tooMuch(cost)
+	if cost > l.base.policy.maxCost {
+		_, err := l.base.policy.tooMuch(cost)
 		return err
 	}
-	return l.ask(ctx, func(ctx context.Context, s Store) error { return s.Refund(ctx, l.policy, shortKey(key), cost, nil) })
+	return l.ask(ctx, func(ctx context.Context, s Store) error {
+		return s.Refund(ctx, l.base.policy, shortKey(key), cost, nil)
+	})
 }
 
 // Reset gives key its full quota again: under the default limit, and under the
@@ -526,7 +456,7 @@ func (l *Limiter) Refund(ctx context.Context, key string, cost int) error {
 func (l *Limiter) Reset(ctx context.Context, key string) error {
 	key = shortKey(key)
 	return l.ask(ctx, func(ctx context.Context, s Store) error {
-		faults := []error{s.Reset(ctx, l.policy, key)}
+		faults := []error{s.Reset(ctx, l.base.policy, key)}
 		for _, p := range l.routes.Load().policies() {
 			faults = append(faults, s.Reset(ctx, p, key))
 		}
@@ -545,7 +475,7 @@ func (l *Limiter) ask(ctx context.Context, f func(context.Context, Store) error)
 	}
 	err := l.guard.call(ctx, func(ctx context.Context) error { return f(ctx, l.store) })
 	if err != nil {
-		l.guard.probe(l.policy)
+		l.guard.probe(l.base.policy)
 	}
 	return err
 }

@@ -130,9 +130,7 @@ func (s *MemoryStore) takeOne(p *Policy, key string, cost int64, r *Result) {
 		position = sh.find(hash, key, b)
 	}
 	e := &sh.entries[position]
-	if e.budget != b {
-		e.adopt(b)
-	}
+	e.adopt(b)
 	// The clock is read under the lock, so that the times of one key never run
 	// backwards.
 	now := s.now()
@@ -202,14 +200,13 @@ func (s *MemoryStore) Peek(_ context.Context, p *Policy, key string, results []R
 	defer sh.mu.Unlock()
 	now := s.now()
 	for i := range p.memory {
-		b, st := &p.memory[i], fresh(now)
+		b := &p.memory[i]
+		st := b.settle(fresh(now), now)
 		if at := sh.find(hash, key, b); at >= 0 {
 			e := &sh.entries[at]
 			e.adopt(b)
 			st = b.settle(e.load(), now)
 			e.save(st)
-		} else {
-			st = b.settle(st, now)
 		}
 		_, fits := b.spend(st, now, 1)
 		b.report(&results[i], st, now, 1, fits)
