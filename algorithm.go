@@ -17,7 +17,8 @@ import (
 //	TokenBucket           L+B-1             B            constant
 //
 // B is the burst of a token bucket. The worst cases are what an adversary who
-// knows the boundaries can reach, not what ordinary traffic does.
+// knows the boundaries can reach, not what ordinary traffic does; nothing was
+// refunded.
 //
 // Whatever the algorithm, a window opens with a client's first request (so
 // that clients do not all come back at the same instant), a denied request
@@ -35,7 +36,8 @@ const (
 	// "100 requests a minute" means to most people.
 	//
 	// Worst case: 2L-1 requests in one window's length, L-1 at the end of a
-	// window and L at the start of the next.
+	// window and L at the start of the next; 2L if the request that opened the
+	// first one was refunded, since the window stays where it was opened.
 	FixedWindow Algorithm = iota
 
 	// SlidingWindowLog remembers the time of every admitted request. It is
@@ -53,7 +55,7 @@ const (
 	// It is an estimate, which supposes that the requests of the earlier
 	// window were spread evenly. Ordinary traffic is (Cloudflare measured
 	// 0.003 % of wrong decisions); an adversary who sends them all at its end
-	// can reach 2L-1 in one window's length.
+	// can reach 2L-1 in one window's length, or 2L as with FixedWindow.
 	SlidingWindowCounter
 
 	// TokenBucket lets B requests pass at once (see [Limit.Burst]) and then

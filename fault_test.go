@@ -334,7 +334,7 @@ func table(rows []*row, took time.Duration, redisVersion string) string {
 	}
 	fmt.Fprintf(&b, `# Last fault run
 
-Written by %[5]sRATELIMIT_FAULT_SECONDS=600 go test -run Fault -tags fault -timeout 60m .%[5]s (%[6]s, Redis %[7]s, %[8]s).
+Written by %[5]sRATELIMIT_FAULT_SECONDS=%[9]s go test -run Fault -tags fault -timeout 60m .%[5]s (%[6]s, Redis %[7]s, %[8]s).
 
 %[2]d requests in %.0[1]f s, to %[3]d processes of a Gin application on one Redis (or Sentinel, or Cluster), each with
 limiters of all four algorithms: %[4]d requests a day for each key, a deadline of 100 ms. In no run was there a panic,
@@ -346,7 +346,7 @@ an answer other than 200, 429 and (FailClosed alone) 503, or a key that was deni
   replica took over from the fault.
 
 `, took.Seconds(), requests, faultServers, faultLimit, "`",
-		time.Now().Format(time.DateOnly), strings.TrimPrefix(redisVersion, "v="), runtime.Version())
+		time.Now().Format(time.DateOnly), strings.TrimPrefix(redisVersion, "v="), runtime.Version(), os.Getenv("RATELIMIT_FAULT_SECONDS"))
 	where := ""
 	for _, r := range rows {
 		if r.where != where {

@@ -13,9 +13,10 @@ const (
 	promises   = "Promise"
 )
 
-// One fault is not here, because no test hits it: keys that a sweep removed
-// being taken off the count after their shard is unlocked. For some nanoseconds
-// a store that has room then looks full.
+// Two faults are not here, because no test notices them. Keys that a sweep
+// removed being taken off the count after their shard is unlocked: for some
+// nanoseconds a store that has room then looks full. And a refund of a token
+// bucket leaving the TAT in the past: the next decision takes it as now anyway.
 var faults = []fault{
 	// The arithmetic of the algorithms.
 	{"fixed window: one request fewer fits", "budget.go", "return st, st.n <= b.quota", "return st, st.n < b.quota", inMemory},
@@ -23,15 +24,14 @@ var faults = []fault{
 	{"fixed window: a clock set back locks out", "budget.go", "st.at = min(st.at, now+b.period)", "st.at = max(st.at, now)", inMemory},
 	{"sliding log: the cost is not looked at", "budget.go", "return st, st.n+cost <= b.quota", "return st, st.n < b.quota", inMemory},
 	{"sliding log: the wait is for the wrong entry", "budget.go", "st.log.at(st.n+cost-b.quota-1)", "st.log.at(st.n+cost-b.quota)", inMemory + "|BoundsOfALimit"},
-	{"sliding log: an entry stays a tick too long", "budget.go", "*r.slot(0) <= now-period", "*r.slot(0) < now-period", inMemory},
+	{"sliding log: an entry stays a tick too long", "budget.go", "*r.slot(0) <= now-period", "*r.slot(0) < now-period", inMemory + "|AClientThatWaitsRetryAfter"},
 	{"sliding counter: the last place is not given", "budget.go", "return st, free >= 0 && !less(", "return st, free > 0 && !less(", inMemory},
 	{"sliding counter: forgets the window before", "budget.go", "prev: st.n}", "prev: 0}", inMemory},
 	{"sliding counter: a window counts for too long", "budget.go", "elapsed >= 2*b.period", "elapsed >= 3*b.period", inMemory},
 	{"sliding counter: remaining is rounded up", "budget.go", "b.quota - st.n - mulDivUp(", "b.quota - st.n - mulDiv(", inMemory},
-	{"token bucket: the fraction is ignored", "budget.go", "return st, !st.after(b.emptyAt(now))", "return st, st.at <= b.emptyAt(now).whole", inMemory},
+	{"token bucket: the fraction is ignored", "budget.go", "return st, !st.after(b.emptyAt(now))", "return st, st.at <= b.emptyAt(now).whole", inMemory + "|AClientThatWaitsRetryAfter"},
 	{"token bucket: a fraction is lost", "budget.go", "st.n -= b.requests\n\t\tst.at++", "st.n -= b.requests", inMemory + "|NoFraction"},
 	{"token bucket: the wait is rounded down", "budget.go", "+ roundUp(st.n-empty.fraction)", "+ 0*roundUp(st.n-empty.fraction)", inMemory},
-	{"token bucket: a refund makes more than full", "budget.go", "st.at--\n\t\t}\n\t\tif st.at < now {", "st.at--\n\t\t}\n\t\tif false {", inMemory + "|RefundAndReset"},
 	{"a refund goes below zero", "budget.go", "st.n = max(0, st.n-cost)", "st.n -= cost", inMemory},
 	{"a refund reaches another window", "budget.go", "left == anyDecision || b.resetAfter(st, now) <= left", "left == anyDecision || left > 0", inMemory},
 	{"a refund of what came back by itself", "budget.go", "if left == 0 {\n\t\treturn st\n\t}", "", inMemory},
