@@ -99,7 +99,7 @@ func TestDecisionsOnAnExistingKeyAllocateNothingAndTheMiddlewareLittle(t *testin
 	w := &nullWriter{header: http.Header{}}
 	serve := func() { r.ServeHTTP(w, req) }
 	bare := engine()
-	assert.LessOrEqual(t, testing.AllocsPerRun(300, serve)-testing.AllocsPerRun(300, func() { bare.ServeHTTP(w, req) }), 4.0)
+	assert.LessOrEqual(t, testing.AllocsPerRun(300, serve)-testing.AllocsPerRun(300, func() { bare.ServeHTTP(w, req) }), 3.0)
 }
 
 // nullWriter is a ResponseWriter that costs nothing.

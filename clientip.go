@@ -220,9 +220,13 @@ func parseAddr(text string) netip.Addr {
 }
 
 // parsePeer is parseAddr for what nearly always has a port, which spares it the
-// making of an error.
+// making of an error; of an IPv4 address the port is not looked at.
 func parsePeer(text string) netip.Addr {
-	if ap, err := netip.ParseAddrPort(text); err == nil {
+	if colon := strings.LastIndexByte(text, ':'); colon > 0 && text[0] != '[' {
+		if addr, err := netip.ParseAddr(text[:colon]); err == nil && addr.Is4() {
+			return addr
+		}
+	} else if ap, err := netip.ParseAddrPort(text); err == nil {
 		return ap.Addr().Unmap().WithZone("")
 	}
 	return parseAddr(text)

@@ -2,6 +2,7 @@ package ratelimit
 
 import (
 	"hash/maphash"
+	"strings"
 	"sync"
 	"time"
 )
@@ -96,7 +97,7 @@ func (c *denyCache) note(asked time.Time, p *Policy, key string, cost int, resul
 	if sh.keys == nil {
 		sh.keys = map[denyKey]*denial{}
 	}
-	id := denyKey{p, key}
+	id := denyKey{p, strings.Clone(key)} // the key itself would keep all that belongs to its request
 	if len(sh.keys) >= c.perShard && sh.keys[id] == nil {
 		sh.makeRoom(asked)
 	}

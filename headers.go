@@ -140,12 +140,11 @@ func (l *Limiter) tell(c *gin.Context, v *visit, p *Policy, each []Result, r Res
 // setTriple sets limit, remaining and reset. The slices that http.Header wants
 // are part of the visit, the first time.
 func (v *visit) setTriple(h http.Header, names []string, p *Policy, r Result, reset int64) {
-	var buf [64]byte
-	text := strconv.AppendInt(buf[:0], quotaOf(p.algorithm, r.Limit), 10)
+	text := strconv.AppendInt(v.room(), quotaOf(p.algorithm, r.Limit), 10)
 	a := len(text)
 	text = strconv.AppendInt(text, int64(r.Remaining), 10)
 	b := len(text)
-	all := v.write(strconv.AppendInt(text, reset, 10))
+	all := v.keep(strconv.AppendInt(text, reset, 10))
 	values := &v.values
 	if values[0] != "" {
 		values = new([3]string)

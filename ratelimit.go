@@ -183,7 +183,7 @@ func (l *Limiter) handle(c *gin.Context) {
 	if cost == 0 {
 		return
 	}
-	policy, key := l.policyOf(c, rule), v.write(l.appendKey(v.buf[:0], c, rule))
+	policy, key := l.policyOf(c, rule), v.keep(l.appendKey(v.room(), c, rule))
 	ctx := c.Request.Context()
 
 	var pooled *[maxLimits]Result

@@ -1,7 +1,7 @@
 package ratelimit
 
 import (
-	"strings"
+	"unsafe"
 
 	"github.com/gin-gonic/gin"
 )
@@ -15,20 +15,23 @@ type visit struct {
 	result  Result
 
 	// One allocation for all that a request usually needs.
-	values [3]string       // what the header map points to
-	buf    [64]byte        // where the key is put together
-	text   strings.Builder // the key, and the values of headers
+	values [3]string // what the header map points to
+	used   int       // of text
+	text   [96]byte  // the key, and the values of headers
 }
 
-// write keeps text as a string.
-func (v *visit) write(text []byte) string {
-	const headers = 40
-	if v.text.Cap() == 0 {
-		v.text.Grow(len(text) + headers)
+// room is where text may be put together before it is kept.
+func (v *visit) room() []byte { return v.text[v.used:v.used] }
+
+// keep returns text as a string, in the visit as long as there is room.
+func (v *visit) keep(text []byte) string {
+	if len(text) > len(v.text)-v.used {
+		return string(text)
 	}
-	start := v.text.Len()
-	v.text.Write(text)
-	return v.text.String()[start:]
+	kept := v.text[v.used:][:copy(v.text[v.used:], text)]
+	v.used += len(kept)
+	// Like strings.Builder: what has been used is never written again.
+	return unsafe.String(unsafe.SliceData(kept), len(kept))
 }
 
 type visitKey struct{}
