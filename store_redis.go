@@ -263,7 +263,7 @@ func (s *RedisStore) run(ctx context.Context, p *Policy, op, key string, cost in
 		args = p.redis[i].appendArgs(args, int64(cost), left, i)
 	}
 	reply, err := s.send(ctx, args)
-	if redis.HasErrorPrefix(err, "NOSCRIPT") {
+	if err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
 		// Normal after a restart, a failover, SCRIPT FLUSH: nothing has run.
 		args[0], args[1] = "eval", script.source
 		reply, err = s.send(ctx, args)
@@ -301,7 +301,8 @@ func (b *budget) appendArgs(args []any, cost int64, left []time.Duration, i int)
 		if remains > 0 {
 			remains = (left[i] + tolerance).Milliseconds() + 1
 		}
-		return append(args, b.quota, b.period/int64(time.Millisecond/b.tick), remains)
+		// A key is still alive at its last millisecond.
+		return append(args, b.quota, max(1, b.period/int64(time.Millisecond/b.tick)-1), remains)
 	case SlidingWindowLog:
 		return append(args, b.quota, b.period, remains)
 	case SlidingWindowCounter:

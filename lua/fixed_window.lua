@@ -2,7 +2,7 @@
 --
 -- KEYS[i]  the counter of limit i; all in one slot
 -- ARGV     op ("take", "peek" or "refund"), cost, and for each limit:
---          quota, period in ms, left in ms (refund: what is left of the decision
+--          quota, TTL of a window in ms, left in ms (refund: what is left of the decision
 --          that is given back, 0 for nothing, -1 for no decision in particular)
 -- Returns  0, and for each limit: 1 if the cost fits (else 0), count, PTTL, 0
 --
@@ -12,78 +12,68 @@
 -- set back, is mended by the next decision.
 
 local op, cost = ARGV[1], tonumber(ARGV[2])
-local count, ttl, fits, fresh = {}, {}, {}, {}
+local reply = {0}
 local all = true
 
-local function arg(i, j) return tonumber(ARGV[3 * i + j - 1]) end
-
-local function window(i) return math.max(1, arg(i, 2) - 1) end
-
 -- renew returns the TTL of a counter that exists, mended where it has to be.
-local function renew(i)
-  local left = redis.call('PTTL', KEYS[i])
-  if left < 0 or left > window(i) then
-    left = window(i)
-    redis.call('PEXPIRE', KEYS[i], left)
+local function renew(key, window)
+  local ttl = redis.call('PTTL', key)
+  if ttl < 0 or ttl > window then
+    ttl = window
+    redis.call('PEXPIRE', key, ttl)
   end
-  return left
+  return ttl
 end
 
+-- undo takes back what was counted by the first limits.
 local function undo(last)
   for i = 1, last do
-    count[i] = count[i] - cost
-    if fresh[i] then
-      redis.call('DEL', KEYS[i])
-    else
+    local count = reply[4 * i - 1] - cost
+    if count > 0 then
       redis.call('DECRBY', KEYS[i], cost)
+    else
+      redis.call('DEL', KEYS[i])
     end
+    reply[4 * i - 1] = count
   end
 end
 
-if op == 'take' then
-  for i = 1, #KEYS do
-    local n = redis.pcall('INCRBY', KEYS[i], cost)
-    if type(n) == 'table' then -- not a counter: take back what was counted before it
+for i = 1, #KEYS do
+  local key, quota, window = KEYS[i], tonumber(ARGV[3 * i]), tonumber(ARGV[3 * i + 1])
+  local count, ttl, fits
+  if op == 'take' then
+    count, ttl = redis.pcall('INCRBY', key, cost), window
+    if type(count) == 'table' then -- not a counter
       undo(i - 1)
-      return n
+      return count
     end
-    count[i], fresh[i] = n, n == cost
-    if fresh[i] then
-      ttl[i] = window(i)
-      redis.call('PEXPIRE', KEYS[i], ttl[i])
+    if count == cost then
+      redis.call('PEXPIRE', key, ttl)
     else
-      ttl[i] = renew(i)
+      ttl = renew(key, window)
     end
-    fits[i] = n <= arg(i, 1)
-    all = all and fits[i]
-  end
-  if not all then
-    undo(#KEYS)
-  end
-else
-  for i = 1, #KEYS do
-    count[i], ttl[i] = tonumber(redis.call('GET', KEYS[i]) or 0), window(i)
-    if count[i] > 0 then
-      ttl[i] = renew(i)
-      local left = arg(i, 3)
-      if op == 'refund' and (left < 0 or ttl[i] < left) then
-        count[i] = count[i] - cost
-        if count[i] > 0 then
-          redis.call('DECRBY', KEYS[i], cost)
+    fits = count <= quota
+  else
+    count, ttl = tonumber(redis.call('GET', key) or 0), window
+    if count > 0 then
+      ttl = renew(key, window)
+      local left = tonumber(ARGV[3 * i + 2])
+      if op == 'refund' and (left < 0 or ttl < left) then
+        count = count - cost
+        if count > 0 then
+          redis.call('DECRBY', key, cost)
         else
-          redis.call('DEL', KEYS[i])
+          redis.call('DEL', key)
         end
       end
     end
-    fits[i] = count[i] + cost <= arg(i, 1)
+    fits = count + cost <= quota
   end
+  all = all and fits
+  reply[4 * i - 2], reply[4 * i - 1], reply[4 * i], reply[4 * i + 1] = fits and 1 or 0, count, ttl, 0
 end
 
-local reply = {0}
-for i = 1, #KEYS do
-  reply[#reply + 1] = fits[i] and 1 or 0
-  reply[#reply + 1] = count[i]
-  reply[#reply + 1] = ttl[i]
-  reply[#reply + 1] = 0
+if op == 'take' and not all then
+  undo(#KEYS)
 end
 return reply

@@ -16,77 +16,76 @@
 
 local op = ARGV[1]
 local time = redis.call('TIME')
-local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
-local tat, part, nextTat, nextPart, fits, mend = {}, {}, {}, {}, {}, {}
+local now = time[1] * 1000000 + time[2]
+local reply = {now}
 local all = true
 
-local function arg(i, j) return tonumber(ARGV[6 * i + j - 4]) end
-
-local function later(a, af, b, bf) return a > b or (a == b and af > bf) end
+-- read returns the TAT and the fraction that a value with one stands for.
+local function read(value, parts)
+  local t, f, of = string.match(value, '^(%d+):(%d+):(%d+)$')
+  if t and tonumber(of) ~= parts then -- in parts of another L
+    return t + 1, 0
+  end
+  return tonumber(t), tonumber(f)
+end
 
 local function store(i, t, f)
-  if not later(t, f, now, 0) then -- full: as if it had never been used
+  if t < now or (t == now and f == 0) then -- full: as if it had never been used
     redis.call('DEL', KEYS[i])
     return
   end
-  local value = string.format('%.0f', t)
+  local value = t
   if f > 0 then
-    value = value .. string.format(':%.0f:%.0f', f, arg(i, 1))
+    value = string.format('%.0f:%.0f:%.0f', t, f, tonumber(ARGV[6 * i - 3]))
   end
-  redis.call('SET', KEYS[i], value, 'PX', string.format('%.0f', math.max(1, math.ceil((t - now) / 1000))))
+  redis.call('SET', KEYS[i], value, 'PX', math.max(1, math.ceil((t - now) / 1000)))
 end
 
 for i = 1, #KEYS do
+  local at = 6 * i - 3
+  local parts, empty, emptyPart = tonumber(ARGV[at]), now + ARGV[at + 3], tonumber(ARGV[at + 4])
   local t, f = now, 0
   local value = redis.call('GET', KEYS[i])
   if value then
-    local whole, fraction, parts = string.match(value, '^(%d+):?(%d*):?(%d*)$')
-    if not whole then
-      return redis.error_reply('WRONGTYPE not the value of a token bucket')
+    t = tonumber(value)
+    if not t then
+      t, f = read(value, parts)
     end
-    t, f = tonumber(whole), tonumber(fraction) or 0
-    if f > 0 and tonumber(parts) ~= arg(i, 1) then -- in parts of another L
-      t, f = t + 1, 0
+    if not t then
+      return redis.error_reply('WRONGTYPE not the value of a token bucket')
     end
     if t < now then
       t, f = now, 0
-    end
-    local empty, emptyPart = now + arg(i, 4), arg(i, 5)
-    if later(t, f, empty, emptyPart) then -- the clock was set back
-      t, f, mend[i] = empty, emptyPart, true
-    end
-  end
-  local n, nf = t + arg(i, 2), f + arg(i, 3)
-  if nf >= arg(i, 1) then
-    n, nf = n + 1, nf - arg(i, 1)
-  end
-  tat[i], part[i], nextTat[i], nextPart[i] = t, f, n, nf
-  fits[i] = not later(n, nf, now + arg(i, 4), arg(i, 5))
-  all = all and fits[i]
-end
-
-for i = 1, #KEYS do
-  if op == 'take' and all then
-    tat[i], part[i] = nextTat[i], nextPart[i]
-    store(i, tat[i], part[i])
-  elseif op == 'refund' and arg(i, 6) ~= 0 then
-    local t, f = tat[i] - arg(i, 2), part[i] - arg(i, 3)
-    if f < 0 then
-      t, f = t - 1, f + arg(i, 1)
-    end
-    if later(tat[i], part[i], now, 0) then
+    elseif t > empty or (t == empty and f > emptyPart) then -- the clock was set back
+      t, f = empty, emptyPart
       store(i, t, f)
     end
-  elseif mend[i] then
-    store(i, tat[i], part[i])
   end
+  local nextT, nextF = t + ARGV[at + 1], f + ARGV[at + 2]
+  if nextF >= parts then
+    nextT, nextF = nextT + 1, nextF - parts
+  end
+  local fits = nextT < empty or (nextT == empty and nextF <= emptyPart)
+  all = all and fits
+  reply[4 * i - 2], reply[4 * i - 1], reply[4 * i], reply[4 * i + 1] = fits and 1 or 0, t, f, 0
 end
 
-local reply = {now}
 for i = 1, #KEYS do
-  reply[#reply + 1] = fits[i] and 1 or 0
-  reply[#reply + 1] = tat[i]
-  reply[#reply + 1] = part[i]
-  reply[#reply + 1] = 0
+  local at = 6 * i - 3
+  local t, f = reply[4 * i - 1], reply[4 * i]
+  if op == 'take' and all then
+    t, f = t + ARGV[at + 1], f + ARGV[at + 2]
+    if f >= tonumber(ARGV[at]) then
+      t, f = t + 1, f - ARGV[at]
+    end
+    store(i, t, f)
+    reply[4 * i - 1], reply[4 * i] = t, f
+  elseif op == 'refund' and ARGV[at + 5] ~= '0' and (t > now or f > 0) then
+    t, f = t - ARGV[at + 1], f - ARGV[at + 2]
+    if f < 0 then
+      t, f = t - 1, f + ARGV[at]
+    end
+    store(i, t, f)
+  end
 end
 return reply

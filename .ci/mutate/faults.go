@@ -54,11 +54,11 @@ var faults = []fault{
 	{"two limiters share a budget by accident", "store.go", "case taken && other != settings:", "case false:", "NeverShareABudgetByAccident"},
 
 	// The scripts.
-	{"lua fixed window: no PEXPIRE", "lua/fixed_window.lua", "      redis.call('PEXPIRE', KEYS[i], ttl[i])\n", "", "EveryKeyHasATTL"},
-	{"lua fixed window: a TTL of one millisecond more", "lua/fixed_window.lua", "math.max(1, arg(i, 2) - 1)", "math.max(1, arg(i, 2))", inRedis},
-	{"lua fixed window: a lost TTL is not healed", "lua/fixed_window.lua", "if left < 0 or left > window(i) then", "if left > window(i) then", "EveryKeyHasATTL"},
-	{"lua fixed window: denied consumes", "lua/fixed_window.lua", "    undo(#KEYS)\n", "", "ADeniedRequestConsumesNothingInRedis"},
-	{"lua fixed window: a refund goes below zero", "lua/fixed_window.lua", "        if count[i] > 0 then\n          redis.call('DECRBY', KEYS[i], cost)\n        else\n          redis.call('DEL', KEYS[i])\n        end", "        redis.call('DECRBY', KEYS[i], cost)", inRedis},
+	{"lua fixed window: no PEXPIRE", "lua/fixed_window.lua", "      redis.call('PEXPIRE', key, ttl)\n    else", "    else", "EveryKeyHasATTL"},
+	{"fixed window in Redis: a TTL of one millisecond more", "store_redis.go", "b.period/int64(time.Millisecond/b.tick)-1", "b.period/int64(time.Millisecond/b.tick)", inRedis},
+	{"lua fixed window: a lost TTL is not healed", "lua/fixed_window.lua", "if ttl < 0 or ttl > window then", "if ttl > window then", "EveryKeyHasATTL"},
+	{"lua fixed window: denied consumes", "lua/fixed_window.lua", "  undo(#KEYS)\n", "", "ADeniedRequestConsumesNothingInRedis"},
+	{"lua fixed window: a refund goes below zero", "lua/fixed_window.lua", "        if count > 0 then\n          redis.call('DECRBY', key, cost)\n        else\n          redis.call('DEL', key)\n        end", "        redis.call('DECRBY', key, cost)", inRedis},
 	{"lua sliding log: an entry stays too long", "lua/sliding_window_log.lua", "if at(key, 0) <= now - period then", "if at(key, 0) < now - period then", inRedis},
 	{"lua sliding log: no PEXPIRE", "lua/sliding_window_log.lua", "    redis.call('PEXPIRE', KEYS[i], string.format('%.0f', math.ceil(arg(i, 2) / 1000)))\n", "", "EveryKeyHasATTL"},
 	{"lua sliding log: times lose their last digits", "lua/sliding_window_log.lua", "local value, batch = string.format('%.0f', t), {}", "local value, batch = tostring(t), {}", "ARealRedisAgrees"},
@@ -66,9 +66,9 @@ var faults = []fault{
 	{"lua sliding counter: a window counts for too long", "lua/sliding_window_counter.lua", "elapsed >= 2 * period", "elapsed >= 3 * period", inRedis},
 	{"lua sliding counter: a TTL of one window", "lua/sliding_window_counter.lua", "(start[i] + 2 * arg(i, 2))", "(start[i] + 1 * arg(i, 2))", inRedis},
 	{"lua sliding counter: a refund reaches another window", "lua/sliding_window_counter.lua", "(left < 0 or start[i] + 2 * arg(i, 2) - tick(i) <= left)", "left ~= 0", "DoesNotReachAnotherWindow"},
-	{"lua token bucket: no TTL", "lua/token_bucket.lua", ", 'PX', string.format('%.0f', math.max(1, math.ceil((t - now) / 1000))))", ")", "EveryKeyHasATTL"},
-	{"lua token bucket: a fraction of another limit", "lua/token_bucket.lua", "tonumber(parts) ~= arg(i, 1)", "false", "NumberOfRequestsMayChange"},
-	{"lua token bucket: a clock set back locks out", "lua/token_bucket.lua", "if later(t, f, empty, emptyPart) then", "if false then", "AClockThatWasSetBack"},
+	{"lua token bucket: no TTL", "lua/token_bucket.lua", ", 'PX', math.max(1, math.ceil((t - now) / 1000)))", ")", "EveryKeyHasATTL"},
+	{"lua token bucket: a fraction of another limit", "lua/token_bucket.lua", "tonumber(of) ~= parts", "false", "NumberOfRequestsMayChange"},
+	{"lua token bucket: a clock set back locks out", "lua/token_bucket.lua", "elseif t > empty or (t == empty and f > emptyPart) then", "elseif false then", "AClockThatWasSetBack"},
 
 	// The Redis store.
 	{"redis: a command is sent again", "store_redis.go", "func (sendOnce) NoRetry() bool { return true }", "func (sendOnce) NoRetry() bool { return false }", "WhoseAnswerIsLost"},
