@@ -24,7 +24,6 @@ type section struct {
 
 	benchtime string // where it is not that of the settings
 	rounds    int    // at most; 0: as the settings say
-	together  bool   // all rounds in one process, which is slow to begin
 }
 
 // The sections. Where sizes are measured nothing varies much, and two rounds
@@ -34,7 +33,7 @@ var sections = []section{
 	{name: "sizes", bench: "^Benchmark(KeySize|RedisSize|RedisLogSize)$", benchtime: "1x", rounds: 2},
 	{name: "latency", bench: "^BenchmarkLatency$", benchtime: "1x"},
 	{name: "gin", bench: "^BenchmarkGin$", cpu: "1"},
-	{name: "memory", bench: "^BenchmarkMemory$", cpu: "1,2", together: true},
+	{name: "memory", bench: "^BenchmarkMemory$", cpu: "1,2"},
 	{name: "newkeys", bench: "^BenchmarkNewKeys$", cpu: "1,2", benchtime: "300000x"},
 	{name: "redis", bench: "^BenchmarkRedis$"},
 	{name: "redislimits", bench: "^BenchmarkRedis(Limits|Limit|Denied)$"},
@@ -50,8 +49,8 @@ func sectionNames() []string {
 }
 
 // measure runs the sections and keeps their output. The rounds go round all
-// benchmarks of most sections, so that what the machine does meanwhile meets
-// all of them alike.
+// benchmarks of a section, so that what the machine does meanwhile meets all of
+// them alike.
 func measure(ctx context.Context, s settings) error {
 	if s.quick {
 		s.count, s.benchtime = 1, "20ms"
@@ -89,10 +88,6 @@ func (sec section) run(ctx context.Context, s settings, binary string, start tim
 		rounds = min(rounds, sec.rounds)
 	}
 	args := sec.args(s)
-	if sec.together {
-		args = append(args, "-test.count", strconv.Itoa(rounds))
-		rounds = 1
-	}
 	var kept bytes.Buffer
 	for round := range rounds {
 		fmt.Fprintf(os.Stderr, "%6s  %s, round %d of %d\n", time.Since(start).Round(time.Second), sec.name, round+1, rounds)
