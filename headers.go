@@ -264,37 +264,57 @@ func seconds(d time.Duration) int64 {
 // setRetryAfter sets Retry-After, whole seconds (RFC 9110 10.2.3), at least 1:
 // with 0 clients hammer.
 func setRetryAfter(h http.Header, d time.Duration) {
-	h.Set("Retry-After", strconv.FormatInt(max(1, seconds(d)), 10))
+	h["Retry-After"] = []string{strconv.FormatInt(max(1, seconds(d)), 10)}
 }
+
+// Values that every refusal sets. As in Gin they are one slice for all.
+var (
+	noStore     = []string{"no-store"}
+	problemType = []string{"application/problem+json"}
+)
 
 // deny answers 429 (RFC 6585 section 4), which no cache may store.
 func (l *Limiter) deny(c *gin.Context, r Result, possible bool) {
-	h := c.Writer.Header()
-	h.Set("Cache-Control", "no-store")
-	detail := "The request costs more than the rate limit of " + r.Limit.String() + " can ever admit."
-	if possible {
-		setRetryAfter(h, r.RetryAfter)
-		detail = "The rate limit of " + r.Limit.String() + " is exceeded. Try again in " + plural(max(1, seconds(r.RetryAfter)), "second") + "."
-	}
 	c.Abort()
 	c.Status(http.StatusTooManyRequests)
+	h := c.Writer.Header()
+	h["Cache-Control"] = noStore
+	if possible {
+		setRetryAfter(h, r.RetryAfter)
+	}
 	if l.denied != nil {
 		l.denied(c)
 		return
+	}
+	var buf [160]byte
+	detail := buf[:0]
+	if possible {
+		detail = r.Limit.append(append(detail, "The rate limit of "...))
+		wait := max(1, seconds(r.RetryAfter))
+		detail = strconv.AppendInt(append(detail, " is exceeded. Try again in "...), wait, 10)
+		detail = append(detail, " seconds"...)
+		if wait == 1 {
+			detail = detail[:len(detail)-1]
+		}
+		detail = append(detail, '.')
+	} else {
+		detail = r.Limit.append(append(detail, "The request costs more than the rate limit of "...))
+		detail = append(detail, " can ever admit."...)
 	}
 	writeProblem(c, http.StatusTooManyRequests, detail)
 }
 
 // writeProblem writes problem details (RFC 9457). The detail is of our own
 // words and numbers and needs no escaping.
-func writeProblem(c *gin.Context, status int, detail string) {
-	c.Data(status, "application/problem+json", []byte(`{"type":"about:blank","title":"`+http.StatusText(status)+
-		`","status":`+strconv.Itoa(status)+`,"detail":"`+detail+`"}`))
-}
-
-func plural(n int64, unit string) string {
-	if n == 1 {
-		return "1 " + unit
+func writeProblem(c *gin.Context, status int, detail []byte) {
+	body := append(make([]byte, 0, 256), `{"type":"about:blank","title":"`...)
+	body = append(body, http.StatusText(status)...)
+	body = strconv.AppendInt(append(body, `","status":`...), int64(status), 10)
+	body = append(append(body, `,"detail":"`...), detail...)
+	body = append(body, `"}`...)
+	c.Writer.Header()["Content-Type"] = problemType
+	c.Status(status)
+	if _, err := c.Writer.Write(body); err != nil {
+		_ = c.Error(err)
 	}
-	return strconv.FormatInt(n, 10) + " " + unit + "s"
 }

@@ -77,12 +77,15 @@ var units = []struct {
 
 // String returns l in the form [ParseLimit] reads: "100/minute", "10/1m30s",
 // "20/second burst 40".
-func (l Limit) String() string {
-	text := strconv.Itoa(l.Requests) + "/" + periodString(l.Period)
+func (l Limit) String() string { return string(l.append(nil)) }
+
+func (l Limit) append(dst []byte) []byte {
+	dst = append(strconv.AppendInt(dst, int64(l.Requests), 10), '/')
+	dst = append(dst, periodString(l.Period)...)
 	if l.Burst != 0 {
-		text += " burst " + strconv.Itoa(l.Burst)
+		dst = strconv.AppendInt(append(dst, " burst "...), int64(l.Burst), 10)
 	}
-	return text
+	return dst
 }
 
 func periodString(d time.Duration) string {

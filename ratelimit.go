@@ -394,9 +394,10 @@ func (l *Limiter) now() time.Time {
 // client's fault, so it is never 429.
 func unavailable(c *gin.Context) {
 	c.Abort()
-	setRetryAfter(c.Writer.Header(), time.Second)
-	c.Header("Cache-Control", "no-store")
-	writeProblem(c, http.StatusServiceUnavailable, "The service cannot check its rate limits at the moment. Try again soon.")
+	h := c.Writer.Header()
+	h["Cache-Control"] = noStore
+	setRetryAfter(h, time.Second)
+	writeProblem(c, http.StatusServiceUnavailable, []byte("The service cannot check its rate limits at the moment. Try again soon."))
 }
 
 // Allow decides on one request of key, outside of Gin or beside it: for RPCs,

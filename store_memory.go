@@ -37,10 +37,11 @@ func (o memoryOption) applyMemory(s *MemoryStore) { o(s) }
 // says otherwise.
 const DefaultMaxKeys = 1_000_000
 
-// WithMaxKeys bounds a [MemoryStore] to n keys, each of which takes about 110
-// bytes (a [SlidingWindowLog] 8 to 16 for each request besides). A key under a
-// policy of several limits counts once for each. The default is
-// [DefaultMaxKeys]; n below 1 is refused by [NewLimiter].
+// WithMaxKeys bounds a [MemoryStore] to n keys, each of which takes about 100
+// bytes; of more than 27 characters, its length and 60 more; and under a
+// [SlidingWindowLog] 60 more and 8 to 16 for each request. A key under a policy
+// of several limits counts once for each. The default is [DefaultMaxKeys]; n
+// below 1 is refused by [NewLimiter].
 //
 // When the store is full, a new key takes the place of one that has its full
 // quota again, else of one far from its limit. A key that is being denied is

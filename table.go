@@ -12,17 +12,18 @@ import (
 // map would hash every key a second time, could not be walked in steps, and
 // would keep its memory for ever.
 type shard struct {
+	// What every decision touches, in one cache line.
 	mu      sync.Mutex
 	index   []uint64 // 0: free; else the entry's tag, and its position + 1
 	entries []entry
-	hand    int    // where the next walk begins
 	calls   uint32 // of Take, to tell when to sweep
+	hand    uint32 // where the next walk begins
 
 	// stuckUntil is when the first of the entries stops being denied, once
 	// eviction has found that all of them are.
 	stuckUntil int64
 
-	_ [48]byte // to two cache lines, so that neighbours do not share one
+	_ [56]byte // to two cache lines, so that neighbours do not share one
 }
 
 // An entry is what one budget remembers of one key, in one cache line: an
@@ -250,11 +251,11 @@ func (sh *shard) evict(now int64, hash uint64, key string) bool {
 
 // step moves the hand on and returns the position it was at.
 func (sh *shard) step() int {
-	if sh.hand >= len(sh.entries) {
+	if int(sh.hand) >= len(sh.entries) {
 		sh.hand = 0
 	}
 	sh.hand++
-	return sh.hand - 1
+	return int(sh.hand) - 1
 }
 
 // removeExpired looks at the next n entries and removes those that have their

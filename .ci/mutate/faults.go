@@ -98,7 +98,7 @@ var faults = []fault{
 	// The middleware.
 	{"a denial does not abort", "headers.go", "\tc.Abort()\n\tc.Status(http.StatusTooManyRequests)", "\tc.Status(http.StatusTooManyRequests)", headers},
 	{"a 503 does not abort", "ratelimit.go", "func unavailable(c *gin.Context) {\n\tc.Abort()", "func unavailable(c *gin.Context) {", outage},
-	{"a 429 may be cached", "headers.go", `h.Set("Cache-Control", "no-store")`, `_ = h`, headers},
+	{"a 429 may be cached", "headers.go", `h["Cache-Control"] = noStore`, `_ = noStore`, headers},
 	{"Retry-After is rounded down", "headers.go", "int64(d/time.Second) + roundUp(int64(d%time.Second))", "int64(d / time.Second)", headers},
 	{"the time of the reset is rounded down", "headers.go", "reset.Unix()+roundUp(int64(reset.Nanosecond()))", "reset.Unix()", headers},
 	{"names with a backslash break the header", "headers.go", `case ch == '"' || ch == '\\':`, `case ch == '"':`, "Names|Draft10"},
