@@ -1,6 +1,6 @@
 // Command results runs the benchmarks and writes RESULTS.md with their charts.
 //
-//	cd benchmarks && go run ./cmd/results          everything, in about 20 minutes
+//	cd benchmarks && go run ./cmd/results          everything, in about half an hour
 //	cd benchmarks && go run ./cmd/results -quick   whether it works, in about 2
 //	cd benchmarks && go run ./cmd/results -from raw   the tables again, of what was measured
 package main
