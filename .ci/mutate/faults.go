@@ -4,6 +4,7 @@ package main
 const (
 	inMemory   = "MemoryStoreAgrees"
 	inRedis    = "RedisStoreAgrees|ARealRedisAgrees"
+	contract   = "RedisStoreKeepsTheContract"
 	arithmetic = "ArithmeticHolds"
 	byIP       = "OneClientHasOneKey|IPv6Prefix|WhileGinTrusts|OnceProxies"
 	byKey      = "KeysNameTheirKind|JoinedKeys"
@@ -34,7 +35,7 @@ var faults = []fault{
 	{"token bucket: the wait is rounded down", "budget.go", "+ roundUp(st.n-empty.fraction)", "+ 0*roundUp(st.n-empty.fraction)", inMemory},
 	{"a refund goes below zero", "budget.go", "st.n = max(0, st.n-cost)", "st.n -= cost", inMemory},
 	{"a refund reaches another window", "budget.go", "left == anyDecision || b.resetAfter(st, now) <= left", "left == anyDecision || left > 0", inMemory},
-	{"a refund of what came back by itself", "budget.go", "if left == 0 {\n\t\treturn st\n\t}", "", inMemory},
+	{"a refund of what came back by itself", "budget.go", "if left == 0 {\n\t\treturn st\n\t}", "", inMemory + "|ALateRefund"},
 	{"a period is rounded down", "budget.go", "(period + time.Millisecond - 1) / time.Millisecond * time.Millisecond", "period / time.Millisecond * time.Millisecond", inMemory},
 	{"budgets of different periods are one", "budget.go", "b.period == o.period && b.algorithm == o.algorithm", "b.algorithm == o.algorithm", "Neighbours|SeveralLimits"},
 	{"remaining below zero", "budget.go", "int(max(0, b.remaining(st, now)))", "int(b.remaining(st, now))", "NumberOfRequestsMayChange"},
@@ -59,10 +60,10 @@ var faults = []fault{
 	{"lua fixed window: a lost TTL is not healed", "lua/fixed_window.lua", "if ttl < 0 or ttl > window then", "if ttl > window then", "EveryKeyHasATTL"},
 	{"lua fixed window: denied consumes", "lua/fixed_window.lua", "  undo(#KEYS)\n", "", "ADeniedRequestConsumesNothingInRedis"},
 	{"lua fixed window: a refund goes below zero", "lua/fixed_window.lua", "        if count > 0 then\n          redis.call('DECRBY', key, cost)\n        else\n          redis.call('DEL', key)\n        end", "        redis.call('DECRBY', key, cost)", inRedis},
-	{"lua sliding log: an entry stays too long", "lua/sliding_window_log.lua", "if at(key, 0) <= now - period then", "if at(key, 0) < now - period then", inRedis},
+	{"lua sliding log: an entry stays too long", "lua/sliding_window_log.lua", "if at(key, 0) <= now - period then", "if at(key, 0) < now - period then", inRedis + "|" + contract},
 	{"lua sliding log: no PEXPIRE", "lua/sliding_window_log.lua", "    redis.call('PEXPIRE', KEYS[i], string.format('%.0f', math.ceil(arg(i, 2) / 1000)))\n", "", "EveryKeyHasATTL"},
 	{"lua sliding log: times lose their last digits", "lua/sliding_window_log.lua", "local value, batch = string.format('%.0f', t), {}", "local value, batch = tostring(t), {}", "ARealRedisAgrees"},
-	{"lua sliding log: denied consumes", "lua/sliding_window_log.lua", "if op == 'take' and all then", "if op == 'take' and fits[i] then", "ADeniedRequestConsumesNothingInRedis"},
+	{"lua sliding log: denied consumes", "lua/sliding_window_log.lua", "if op == 'take' and all then", "if op == 'take' and fits[i] then", contract},
 	{"lua sliding counter: a window counts for too long", "lua/sliding_window_counter.lua", "elapsed >= 2 * period", "elapsed >= 3 * period", inRedis},
 	{"lua sliding counter: a TTL of one window", "lua/sliding_window_counter.lua", "(start[i] + 2 * arg(i, 2))", "(start[i] + 1 * arg(i, 2))", inRedis},
 	{"lua sliding counter: a refund reaches another window", "lua/sliding_window_counter.lua", "(left < 0 or start[i] + 2 * arg(i, 2) - tick(i) <= left)", "left ~= 0", "DoesNotReachAnotherWindow"},
@@ -83,7 +84,7 @@ var faults = []fault{
 	{"deny cache: denies a moment too long", "denycache.go", "if !now.Before(d.until) {", "if now.After(d.until) {", "FromTheCacheIsAdmittedAfter"},
 	{"deny cache: a refund is not noticed", "denycache.go", "\tdelete(sh.keys, denyKey{p, key})\n}", "}", denials},
 	{"deny cache: the wait stands still", "denycache.go", "r.RetryAfter = max(1, r.RetryAfter-age)", "r.RetryAfter = max(1, r.RetryAfter)", denials},
-	{"deny cache: grows without bound", "denycache.go", "len(sh.keys) >= c.perShard && sh.keys[id] == nil", "false", "IsKeyedByWhatWasAskedAndBounded"},
+	{"deny cache: grows without bound", "denycache.go", "len(sh.keys) >= c.perShard && sh.keys[id] == nil", "false", "NeverHoldsMoreThanItsBound"},
 
 	// Failures.
 	{"the breaker opens a failure late", "failure.go", "g.failures.Add(1) >= breakAfter", "g.failures.Add(1) > breakAfter", outage},
@@ -106,7 +107,7 @@ var faults = []fault{
 	{"one limiter decides twice", "visit.go", "case l:\n\t\t\treturn false", "case l:\n\t\t\treturn true", "OneLimiterDecidesOnce"},
 	{"the third limiter of a chain decides twice", "visit.go", "\tv.more = append(v.more, l)\n", "", "DecidesOnce"},
 	{"preflights are counted", "ratelimit.go", "if isPreflight(c.Request) || l.skip", "if l.skip", "Preflights"},
-	{"the request of a client that hung up runs", "ratelimit.go", "case ctx.Err() != nil && out.err != nil:", "case false:", "HungUp|HangsUp"},
+	{"a client that hung up is a failure of the server", "ratelimit.go", "case ctx.Err() != nil && out.err != nil:", "case false:", "HungUp|HangsUp"},
 	{"one limit of several is enough", "ratelimit.go", "r.Allowed = a.Allowed && b.Allowed", "r.Allowed = a.Allowed || b.Allowed", "SeveralLimitsHold"},
 	{"the shortest wait of several", "ratelimit.go", "r.RetryAfter = max(a.RetryAfter, b.RetryAfter)", "r.RetryAfter = min(a.RetryAfter, b.RetryAfter)", "SeveralLimitsHold"},
 	{"a dry run counts with what is enforced", "options.go", `return c.name + " (dry-run)"`, `return c.name + ""`, "DryRun"},
