@@ -59,7 +59,7 @@ var faults = []fault{
 	{"fixed window in Redis: a TTL of one millisecond more", "store_redis.go", "b.period/int64(time.Millisecond/b.tick)-1", "b.period/int64(time.Millisecond/b.tick)", inRedis},
 	{"lua fixed window: a lost TTL is not healed", "lua/fixed_window.lua", "if ttl < 0 or ttl > window then", "if ttl > window then", "EveryKeyHasATTL"},
 	{"lua fixed window: denied consumes", "lua/fixed_window.lua", "  undo(#KEYS)\n", "", "ADeniedRequestConsumesNothingInRedis"},
-	{"lua fixed window: a refund goes below zero", "lua/fixed_window.lua", "        if count > 0 then\n          redis.call('DECRBY', key, cost)\n        else\n          redis.call('DEL', key)\n        end", "        redis.call('DECRBY', key, cost)", inRedis},
+	{"lua fixed window: a refund goes below zero", "lua/fixed_window.lua", "        if count > 0 then\n          redis.call('DECRBY', key, cost)\n        else\n          redis.call('DEL', key)\n        end", "        redis.call('DECRBY', key, cost)", contract},
 	{"lua sliding log: an entry stays too long", "lua/sliding_window_log.lua", "if at(key, 0) <= now - period then", "if at(key, 0) < now - period then", inRedis + "|" + contract},
 	{"lua sliding log: no PEXPIRE", "lua/sliding_window_log.lua", "    redis.call('PEXPIRE', KEYS[i], string.format('%.0f', math.ceil(arg(i, 2) / 1000)))\n", "", "EveryKeyHasATTL"},
 	{"lua sliding log: times lose their last digits", "lua/sliding_window_log.lua", "local value, batch = string.format('%.0f', t), {}", "local value, batch = tostring(t), {}", "ARealRedisAgrees"},
