@@ -261,10 +261,12 @@ func seconds(d time.Duration) int64 {
 	return int64(d/time.Second) + roundUp(int64(d%time.Second))
 }
 
-// setRetryAfter sets Retry-After, whole seconds (RFC 9110 10.2.3), at least 1:
-// with 0 clients hammer.
+// waitSeconds returns d as Retry-After has it, whole seconds (RFC 9110 10.2.3),
+// at least 1: with 0 clients hammer.
+func waitSeconds(d time.Duration) int64 { return max(1, seconds(d)) }
+
 func setRetryAfter(h http.Header, d time.Duration) {
-	h["Retry-After"] = []string{strconv.FormatInt(max(1, seconds(d)), 10)}
+	h["Retry-After"] = []string{strconv.FormatInt(waitSeconds(d), 10)}
 }
 
 // Values that every refusal sets. As in Gin they are one slice for all.
@@ -273,12 +275,19 @@ var (
 	problemType = []string{"application/problem+json"}
 )
 
-// deny answers 429 (RFC 6585 section 4), which no cache may store.
-func (l *Limiter) deny(c *gin.Context, r Result, possible bool) {
+// refuse ends the chain with a status, which no cache may store, and returns
+// the headers for what else belongs there.
+func refuse(c *gin.Context, status int) http.Header {
 	c.Abort()
-	c.Status(http.StatusTooManyRequests)
+	c.Status(status)
 	h := c.Writer.Header()
 	h["Cache-Control"] = noStore
+	return h
+}
+
+// deny answers 429 (RFC 6585 section 4).
+func (l *Limiter) deny(c *gin.Context, r Result, possible bool) {
+	h := refuse(c, http.StatusTooManyRequests)
 	if possible {
 		setRetryAfter(h, r.RetryAfter)
 	}
@@ -290,7 +299,7 @@ func (l *Limiter) deny(c *gin.Context, r Result, possible bool) {
 	detail := buf[:0]
 	if possible {
 		detail = r.Limit.append(append(detail, "The rate limit of "...))
-		wait := max(1, seconds(r.RetryAfter))
+		wait := waitSeconds(r.RetryAfter)
 		detail = strconv.AppendInt(append(detail, " is exceeded. Try again in "...), wait, 10)
 		detail = append(detail, " seconds"...)
 		if wait == 1 {
@@ -301,19 +310,19 @@ func (l *Limiter) deny(c *gin.Context, r Result, possible bool) {
 		detail = r.Limit.append(append(detail, "The request costs more than the rate limit of "...))
 		detail = append(detail, " can ever admit."...)
 	}
-	writeProblem(c, http.StatusTooManyRequests, detail)
+	writeProblem(c, detail)
 }
 
-// writeProblem writes problem details (RFC 9457). The detail is of our own
-// words and numbers and needs no escaping.
-func writeProblem(c *gin.Context, status int, detail []byte) {
+// writeProblem writes problem details (RFC 9457) of the status that was set.
+// The detail is of our own words and numbers and needs no escaping.
+func writeProblem(c *gin.Context, detail []byte) {
+	status := c.Writer.Status()
 	body := append(make([]byte, 0, 256), `{"type":"about:blank","title":"`...)
 	body = append(body, http.StatusText(status)...)
 	body = strconv.AppendInt(append(body, `","status":`...), int64(status), 10)
 	body = append(append(body, `,"detail":"`...), detail...)
 	body = append(body, `"}`...)
 	c.Writer.Header()["Content-Type"] = problemType
-	c.Status(status)
 	if _, err := c.Writer.Write(body); err != nil {
 		_ = c.Error(err)
 	}

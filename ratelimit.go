@@ -393,11 +393,8 @@ func (l *Limiter) now() time.Time {
 // unavailable answers 503 while the store cannot decide. It is not the
 // client's fault, so it is never 429.
 func unavailable(c *gin.Context) {
-	c.Abort()
-	h := c.Writer.Header()
-	h["Cache-Control"] = noStore
-	setRetryAfter(h, time.Second)
-	writeProblem(c, http.StatusServiceUnavailable, []byte("The service cannot check its rate limits at the moment. Try again soon."))
+	setRetryAfter(refuse(c, http.StatusServiceUnavailable), time.Second)
+	writeProblem(c, []byte("The service cannot check its rate limits at the moment. Try again soon."))
 }
 
 // Allow decides on one request of key, outside of Gin or beside it: for RPCs,
