@@ -258,12 +258,14 @@ func (s *MemoryStore) insertMissing(sh *shard, hash uint64, key string, budgets 
 		if sh.find(hash, key, b) >= 0 {
 			continue
 		}
-		if !s.reserve() && !sh.evict(now, hash, key) {
-			soonest = sh.stuckUntil
-			sh.mu.Unlock()
-			freed, elsewhere := s.evictElsewhere(sh, now)
-			sh.mu.Lock()
-			return freed, min(soonest, elsewhere)
+		if !s.reserve() {
+			freed, soonest := sh.evict(now, hash, key)
+			if !freed {
+				sh.mu.Unlock()
+				freed, elsewhere := s.evictElsewhere(sh, now)
+				sh.mu.Lock()
+				return freed, min(soonest, elsewhere)
+			}
 		}
 		sh.insert(newEntry(hash, key, b, now))
 	}
@@ -293,17 +295,17 @@ func (s *MemoryStore) evictElsewhere(not *shard, now int64) (freed bool, soonest
 			continue
 		}
 		sh.mu.Lock()
-		freed = sh.evict(now, 0, "")
-		soonest = min(soonest, sh.stuckUntil)
+		freed, until := sh.evict(now, 0, "")
 		if freed {
 			s.held.Add(-1)
 		}
 		sh.mu.Unlock()
 		if freed {
-			break
+			return true, now
 		}
+		soonest = min(soonest, until)
 	}
-	return freed, soonest
+	return false, soonest
 }
 
 // denyNewcomer answers a key for which there will be no place for a while.

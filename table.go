@@ -210,14 +210,15 @@ func (sh *shard) unindex(i uint32) {
 const evictSample = 32
 
 // evict drops one entry, but none of the key that needs the place: one that
-// has expired, else of a sample the one furthest from its limit. It reports
-// false where every entry is being denied.
-func (sh *shard) evict(now int64, hash uint64, key string) bool {
+// has expired, else of a sample the one furthest from its limit. Where every
+// other entry is being denied it reports false, and when the first of them is
+// done.
+func (sh *shard) evict(now int64, hash uint64, key string) (freed bool, soonest int64) {
 	if now < sh.stuckUntil {
-		return false
+		return false, sh.stuckUntil
 	}
-	best, least := -1, math.Inf(1)
-	soonest := int64(math.MaxInt64)
+	best, least, own := -1, math.Inf(1), false
+	soonest = math.MaxInt64
 	for i := range sh.entries {
 		if i >= evictSample && best >= 0 {
 			break
@@ -225,13 +226,14 @@ func (sh *shard) evict(now int64, hash uint64, key string) bool {
 		position := sh.step()
 		e := &sh.entries[position]
 		if e.tag == tagOf(hash) && e.is(key) {
+			own = true
 			continue
 		}
 		st := e.budget.settle(e.load(), now)
 		remaining := e.budget.remaining(st, now)
 		if e.budget.resetAfter(st, now) == 0 {
 			sh.remove(position)
-			return true
+			return true, now
 		}
 		if remaining < 1 {
 			soonest = min(soonest, now+e.budget.wait(st, now, 1))
@@ -242,11 +244,13 @@ func (sh *shard) evict(now int64, hash uint64, key string) bool {
 		}
 	}
 	if best < 0 {
-		sh.stuckUntil = soonest
-		return false
+		if !own { // whose entries may be dropped for another key
+			sh.stuckUntil = soonest
+		}
+		return false, soonest
 	}
 	sh.remove(best)
-	return true
+	return true, now
 }
 
 // step moves the hand on and returns the position it was at.

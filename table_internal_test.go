@@ -41,6 +41,16 @@ func TestAShardFindsWhatAMapWouldHold(t *testing.T) {
 	})
 }
 
+func TestAShardThatSparedAKeyItsOwnEntryDropsThatForAnother(t *testing.T) {
+	b := newBudget("n", FixedWindow, PerSecond(1), time.Nanosecond)
+	sh := shard{stuckUntil: notStuck}
+	sh.insert(newEntry(1<<40, "a", &b, 0))
+	freed, _ := sh.evict(0, 1<<40, "a")
+	require.False(t, freed, "a needs what it has")
+	freed, _ = sh.evict(0, 2<<40, "b")
+	require.True(t, freed)
+}
+
 func TestAShardShrinksAsItEmpties(t *testing.T) {
 	b := newBudget("n", FixedWindow, PerSecond(1), time.Nanosecond)
 	var sh shard
