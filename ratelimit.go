@@ -318,13 +318,11 @@ const maxPolicies = 4096
 // interface escapes to the heap.
 var resultsPool = sync.Pool{New: func() any { return new([maxLimits]Result) }}
 
+// tooMuch answers a cost beyond maxCost.
 func (p *Policy) tooMuch(cost int) (Result, error) {
-	for i := range p.memory {
-		if b := &p.memory[i]; int64(cost) > b.quota {
-			return Result{Limit: b.limit}, fmt.Errorf("%w: %d is more than %s ever admits at once", ErrCostExceedsLimit, cost, b.limit)
-		}
-	}
-	return Result{}, nil
+	i := slices.IndexFunc(p.memory, func(b budget) bool { return int64(cost) > b.quota })
+	limit := p.memory[i].limit
+	return Result{Limit: limit}, fmt.Errorf("%w: %d is more than %s ever admits at once", ErrCostExceedsLimit, cost, limit)
 }
 
 // combine returns the result of a decision from those of its limits.

@@ -174,14 +174,6 @@ func (c *config) resolve(r Rule, text, where, source string) (*rule, error) {
 	if r.algorithm != nil {
 		algorithm = *r.algorithm
 	}
-	if faults := (&Policy{algorithm: algorithm, limits: r.limits}).faults(); len(faults) > 0 {
-		return nil, faults[0]
-	}
-	for _, l := range r.limits {
-		if l.Burst != 0 && algorithm != TokenBucket {
-			return nil, fmt.Errorf(`a burst means nothing to %s; add "using %s", or leave it out`, algorithm, TokenBucket)
-		}
-	}
 	budget := c.policyName()
 	if r.dryRun {
 		budget += " dry-run"
@@ -191,9 +183,14 @@ func (c *config) resolve(r Rule, text, where, source string) (*rule, error) {
 	} else {
 		budget += " " + where
 	}
-	policy, err := NewPolicy(budget, algorithm, r.limits...)
-	if err != nil {
-		return nil, err
+	policy, faults := newPolicy(budget, algorithm, r.limits)
+	if len(faults) > 0 {
+		return nil, faults[0]
+	}
+	for _, l := range r.limits {
+		if l.Burst != 0 && algorithm != TokenBucket {
+			return nil, fmt.Errorf(`a burst means nothing to %s; add "using %s", or leave it out`, algorithm, TokenBucket)
+		}
 	}
 	if r.cost > policy.maxCost {
 		result, _ := policy.tooMuch(r.cost)

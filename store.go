@@ -84,12 +84,18 @@ const maxLogRequests = 100_000
 // periods. A [Limiter] makes its own; this is for those who test or call a
 // [Store] directly. The error joins every fault found.
 func NewPolicy(name string, algorithm Algorithm, limits ...Limit) (*Policy, error) {
+	p, faults := newPolicy(name, algorithm, limits)
+	for i, fault := range faults {
+		faults[i] = fmt.Errorf("ratelimit: %w", fault)
+	}
+	return p, errors.Join(faults...)
+}
+
+// newPolicy returns a policy, or every reason why it cannot be enforced.
+func newPolicy(name string, algorithm Algorithm, limits []Limit) (*Policy, []error) {
 	p := &Policy{name: name, algorithm: algorithm, limits: append([]Limit(nil), limits...), maxCost: math.MaxInt}
 	if faults := p.faults(); len(faults) > 0 {
-		for i, fault := range faults {
-			faults[i] = fmt.Errorf("ratelimit: %w", fault)
-		}
-		return nil, errors.Join(faults...)
+		return nil, faults
 	}
 	for _, l := range limits {
 		p.memory = append(p.memory, newBudget(name, algorithm, l, time.Nanosecond))
