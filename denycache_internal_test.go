@@ -20,3 +20,14 @@ func TestTheDenyCacheNeverHoldsMoreThanItsBound(t *testing.T) {
 	}
 	assert.Equal(t, bound, held)
 }
+
+func TestADenialThatIsOverMakesRoomBeforeOneThatHolds(t *testing.T) {
+	now := time.Now()
+	sh := denyShard{keys: map[denyKey]*denial{}}
+	for i := range 8 {
+		sh.keys[denyKey{key: strconv.Itoa(i)}] = &denial{until: now.Add(time.Duration(i))} // the first is over
+	}
+	sh.makeRoom(now)
+	assert.Len(t, sh.keys, 7)
+	assert.NotContains(t, sh.keys, denyKey{key: "0"})
+}

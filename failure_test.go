@@ -184,6 +184,25 @@ func TestARefundGoesToTheStoreThatCounted(t *testing.T) {
 	}
 }
 
+func TestARefundThatFailsIsObserved(t *testing.T) {
+	store := newFaulty()
+	var seen recorder
+	l, _ := limited(t, ratelimit.WithStore(failingRefund{store}), ratelimit.WithLimit(ratelimit.PerMinute(1)), ratelimit.WithObserver(seen.observe), ratelimit.WithRefund(func(*gin.Context) bool { return true }))
+	assert.Equal(t, 200, get(engine(l.Middleware())).StatusCode)
+	require.Len(t, seen.events, 2)
+	assert.NoError(t, seen.events[0].Err)
+	assert.ErrorIs(t, seen.events[1].Err, errRefund)
+	assert.ErrorContains(t, seen.events[1].Err, "ratelimit: refund: ")
+}
+
+var errRefund = errors.New("no refunds")
+
+type failingRefund struct{ ratelimit.Store }
+
+func (failingRefund) Refund(context.Context, *ratelimit.Policy, string, int, []time.Duration) error {
+	return errRefund
+}
+
 // An outage is one way for Redis to fail, and to come back.
 type outage struct {
 	name   string

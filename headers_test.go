@@ -2,7 +2,9 @@ package ratelimit_test
 
 import (
 	"encoding/json"
+	"io"
 	"net/http"
+	"net/http/httptest"
 	"strconv"
 	"testing"
 	"time"
@@ -173,6 +175,25 @@ func TestADenialIsProblemDetails(t *testing.T) {
 	assert.Equal(t, "Too Many Requests", problem.Title)
 	assert.Equal(t, 429, problem.Status)
 	assert.Equal(t, "The rate limit of 1/minute is exceeded. Try again in 60 seconds.", problem.Detail)
+}
+
+// A goneWriter is a connection whose client is gone.
+type goneWriter struct{ http.ResponseWriter }
+
+func (goneWriter) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
+
+func TestABodyThatCannotBeWrittenIsAnErrorOfTheRequest(t *testing.T) {
+	l, _ := limited(t, ratelimit.WithLimit(ratelimit.PerMinute(1)))
+	var errs []error
+	r := engine(func(c *gin.Context) {
+		c.Next()
+		for _, err := range c.Errors {
+			errs = append(errs, err.Err)
+		}
+	}, l.Middleware())
+	require.Equal(t, 200, get(r).StatusCode)
+	r.ServeHTTP(goneWriter{httptest.NewRecorder()}, httptest.NewRequest(http.MethodGet, "/", nil))
+	assert.Equal(t, []error{io.ErrClosedPipe}, errs)
 }
 
 func TestHeadersAreWrittenBeforeTheNextHandlerRuns(t *testing.T) {

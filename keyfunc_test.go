@@ -27,7 +27,10 @@ func request(prepare func(*gin.Context)) *gin.Context {
 	return c
 }
 
-type userID int
+type (
+	userID int
+	email  string
+)
 
 type stringer struct{ text string }
 
@@ -63,6 +66,7 @@ func TestKeysNameTheirKindAndFallBackToTheIPWhereTheyAreMissing(t *testing.T) {
 		"user int":                 {byUser, setUser(42), "user:42"},
 		"user uint64":              {byUser, setUser(uint64(42)), "user:42"},
 		"user of a type of int":    {byUser, setUser(userID(42)), "user:42"},
+		"user of a type of string": {byUser, setUser(email("a@b")), "user:a@b"},
 		"user Stringer":            {byUser, setUser(&stringer{"42"}), "user:42"},
 		"user URL":                 {byUser, setUser(&url.URL{Host: "h"}), "user://h"},
 		"user nil Stringer":        {byUser, setUser((*stringer)(nil)), anonymous},

@@ -216,6 +216,9 @@ func TestACanceledCallIsItsContextsErrorAndConsumesNothing(t *testing.T) {
 	_, err := l.Allow(ctx, "k")
 	assert.ErrorIs(t, err, context.Canceled)
 	assert.True(t, must(l.Allow(context.Background(), "k")).Allowed)
+	assert.ErrorIs(t, l.Reset(ctx, "k"), context.Canceled)
+	assert.ErrorIs(t, l.Refund(ctx, "k", 1), context.Canceled)
+	assert.False(t, must(l.Allow(context.Background(), "k")).Allowed, "nothing was given back")
 }
 
 func TestARequestWhoseClientHungUpDoesNotRun(t *testing.T) {

@@ -86,11 +86,32 @@ type Faulty struct {
 	hidden   gin.HandlerFunc `route:"GET /hidden"`
 	*Public
 	Embedded
-	Tabled gin.HandlerFunc `route:"GET /tabled" ratelimit:"5/minute"`
+	Misruled `ratelimit:"5/minuet"`
+	Tabled   gin.HandlerFunc `route:"GET /tabled" ratelimit:"5/minute"`
 }
 
 type Embedded struct {
 	Nil gin.HandlerFunc `route:"GET /embedded"`
+}
+
+type Misruled struct {
+	Handler gin.HandlerFunc `route:"GET /misruled"`
+}
+
+// What is embedded without a route may be anything.
+type Embedding struct {
+	fmt.Stringer
+	*Plain
+	Home gin.HandlerFunc `route:"GET /"`
+}
+
+type Plain struct{ Name string }
+
+func TestWhatIsEmbeddedWithoutARouteIsLeftAlone(t *testing.T) {
+	l, _ := limited(t, ratelimit.WithLimit(ratelimit.PerMinute(100)))
+	r := gin.New()
+	require.NoError(t, l.Register(r, &Embedding{Home: ok}))
+	assert.Len(t, r.Routes(), 1)
 }
 
 func TestRegisterReportsEveryFaultWithStructAndFieldAndThenRegistersNothing(t *testing.T) {
@@ -114,6 +135,7 @@ ratelimit: Faulty.Kind: a string is no handler; use gin.HandlerFunc
 ratelimit: Faulty.hidden: the field is not exported, so that its handler cannot be read
 ratelimit: Faulty.Public: the embedded struct is nil
 ratelimit: Embedded.Nil: the handler is nil
+ratelimit: Faulty.Misruled: rule "5/minuet": unknown unit "minuet" (use s, m, h or d); did you mean "minute"?
 ratelimit: Faulty.Tabled: rule "5/minute" for GET /tabled: the row "GET /tabled" of the table has a rule for it too, "1/minute"; keep one of the two`)
 	assert.Empty(t, r.Routes())
 	require.NoError(t, l.Verify(routed(l, "GET /tabled")), "nor has any rule been kept")

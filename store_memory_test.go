@@ -206,6 +206,28 @@ func TestANewKeyIsDeniedWhileTheStoreIsFullOfDeniedOnesAndAdmittedWhenTheFirstIs
 	assert.True(t, must(l.Allow(ctx, "new")).Allowed)
 }
 
+func TestANewKeyOfSeveralLimitsGetsInWhereEnoughOfTheDeniedAreDone(t *testing.T) {
+	clock := ratelimittest.NewClock()
+	store := ratelimit.NewMemoryStore(ratelimit.WithMaxKeys(200), ratelimit.WithClock(clock.Now))
+	l := must(ratelimit.NewLimiter(ratelimit.WithStore(store), ratelimit.WithLimit(ratelimit.PerHour(1), ratelimit.PerDay(1))))
+	ctx := context.Background()
+	for i := range 100 {
+		require.True(t, must(l.Allow(ctx, strconv.Itoa(i))).Allowed)
+		clock.Advance(time.Second)
+	}
+	for i := range 20 { // each takes the hours of two of the old, in whatever shard they are
+		waits := 0
+		for !must(l.Allow(ctx, "new"+strconv.Itoa(i))).Allowed {
+			waits++
+			clock.Advance(must(l.Allow(ctx, "new"+strconv.Itoa(i))).RetryAfter)
+		}
+		require.Positive(t, waits)
+		require.LessOrEqual(t, waits, 2, "one for each limit")
+		require.LessOrEqual(t, store.Len(), 200)
+	}
+	assert.False(t, must(l.Allow(ctx, "0")).Allowed, "whose day is not over")
+}
+
 func TestWhenFullExpiredKeysGoFirstThenThoseFurthestFromTheirLimit(t *testing.T) {
 	for _, algorithm := range algorithms {
 		t.Run(algorithm.String(), func(t *testing.T) {

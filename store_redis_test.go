@@ -465,6 +465,30 @@ func TestAnythingElseUnderAKeysNameIsAnErrorOfThatKeyAlone(t *testing.T) {
 	})
 }
 
+// A garbledClient answers every command with the same reply.
+type garbledClient struct {
+	*redis.Client
+	reply any
+}
+
+func (c garbledClient) Process(_ context.Context, cmd redis.Cmder) error {
+	cmd.(interface{ SetVal(any) }).SetVal(c.reply)
+	return nil
+}
+
+func TestAReplyThatNoScriptGivesIsAFailureNotADecision(t *testing.T) {
+	_, client := startMini(t, time.Now())
+	for _, reply := range []any{nil, "OK", int64(1), []any{}, []any{int64(1), int64(1), int64(1), int64(1)}, []any{int64(1), "1", int64(1), int64(1), int64(1)}} {
+		logger, _ := logTo(t)
+		l := must(ratelimit.NewLimiter(ratelimit.WithStore(ratelimit.NewRedisStore(garbledClient{client, reply})), ratelimit.WithLimit(ratelimit.PerMinute(1)),
+			ratelimit.WithFailure(ratelimit.FailClosed), ratelimit.WithLogger(logger)))
+		r, err := l.Allow(context.Background(), "k")
+		assert.ErrorIs(t, err, ratelimit.ErrStoreUnavailable)
+		assert.ErrorContains(t, err, "ratelimit: redis: unexpected reply")
+		assert.Zero(t, r)
+	}
+}
+
 func TestWrongRedisOptionsAreErrorsOfNewLimiter(t *testing.T) {
 	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
 	defer client.Close()

@@ -78,3 +78,17 @@ POST    /login            5/minute                      ip                fixed-
 GET     /try              5/minute (dry-run)            header:X-Api-Key  fixed-window  by function  api dry-run as try  row GET /try
 `, l.Table(r).String())
 }
+
+func TestTheTableNamesEveryKindOfKey(t *testing.T) {
+	custom := func(*gin.Context) string { return "" }
+	for want, key := range map[string]ratelimit.KeyFunc{
+		"global":                      ratelimit.KeyGlobal(),
+		"custom":                      custom,
+		"ip+custom":                   ratelimit.JoinKeys(ratelimit.KeyByIP(), custom),
+		"first(user:id, cookie:sid)":  ratelimit.FirstKey(ratelimit.KeyByUser("id"), ratelimit.KeyByCookie("sid")),
+		"query:q+param:id+header:X-A": ratelimit.JoinKeys(ratelimit.KeyByQuery("q"), ratelimit.KeyByParam("id"), ratelimit.KeyByHeader("x-a")),
+	} {
+		l, _ := limited(t, ratelimit.WithLimit(ratelimit.PerMinute(1)), ratelimit.WithKeyFunc(key))
+		assert.Equal(t, want, l.Table(engine())[0].Key)
+	}
+}

@@ -48,7 +48,8 @@ var faults = []fault{
 	{"memory: nothing is swept", "store_memory.go", "sh.calls&s.sweepEvery.Load() == 0", "false", "MemoryComesBack"},
 	{"memory: who is denied makes room", "table.go", "if remaining < 1 {", "if remaining < 0 {", "ADeniedClientStaysDenied|ANewKeyIsDenied"},
 	{"memory: who is near the limit makes room", "table.go", "used := 1 - float64(remaining)/float64(e.budget.quota)", "used := float64(remaining) / float64(e.budget.quota)", "FurthestFromTheirLimit"},
-	{"memory: a key takes its own place", "table.go", "if e.tag == tagOf(hash) && e.is(key) {\n\t\t\tcontinue", "if false {\n\t\t\tcontinue", "TakesNoPlaceOfItsOwn"},
+	{"memory: a key takes its own place", "table.go", "if e.tag == tagOf(hash) && e.is(key) {", "if false {", "TakesNoPlaceOfItsOwn"},
+	{"memory: a shard that spared a key its own is full for all others", "table.go", "if !own {", "if true {", "AShardThatSpared"},
 	{"memory: two keys of one hash are one", "table.go", "if e.is(key) && e.budget.same(b) {", "if e.budget.same(b) {", "AShardFinds"},
 	{"memory: a removed key breaks the search for others", "table.go", "if (j-home)&mask >= (j-i)&mask {", "if (j-home)&mask > (j-i)&mask {", "AShardFinds"},
 	{"two limiters share a budget by accident", "store.go", "case taken && other != settings:", "case false:", "NeverShareABudgetByAccident"},
@@ -56,6 +57,7 @@ var faults = []fault{
 	// The scripts.
 	{"lua fixed window: no PEXPIRE", "lua/fixed_window.lua", "      redis.call('PEXPIRE', key, ttl)\n    else", "    else", "EveryKeyHasATTL"},
 	{"fixed window in Redis: a TTL of one millisecond more", "store_redis.go", "b.period/int64(time.Millisecond/b.tick)-1", "b.period/int64(time.Millisecond/b.tick)", inRedis},
+	{"a garbled reply of Redis is a decision", "store_redis.go", "if n[i], ok = v.(int64); !ok {", "if n[i], _ = v.(int64); false {", "AReplyThatNoScript"},
 	{"lua fixed window: a lost TTL is not healed", "lua/fixed_window.lua", "if ttl < 0 or ttl > window then", "if ttl > window then", "EveryKeyHasATTL"},
 	{"lua fixed window: denied consumes", "lua/fixed_window.lua", "  undo(#KEYS)\n", "", "ADeniedRequestConsumesNothingInRedis"},
 	{"lua fixed window: a refund goes below zero", "lua/fixed_window.lua", "        if count > 0 then\n          redis.call('DECRBY', key, cost)\n        else\n          redis.call('DEL', key)\n        end", "        redis.call('DECRBY', key, cost)", contract},
@@ -84,6 +86,7 @@ var faults = []fault{
 	{"deny cache: a refund is not noticed", "denycache.go", "\tdelete(sh.keys, denyKey{p, key})\n}", "}", denials},
 	{"deny cache: the wait stands still", "denycache.go", "r.RetryAfter = max(1, r.RetryAfter-age)", "r.RetryAfter = max(1, r.RetryAfter)", denials},
 	{"deny cache: grows without bound", "denycache.go", "len(sh.keys) >= c.perShard && sh.keys[id] == nil", "false", "NeverHoldsMoreThanItsBound"},
+	{"deny cache: a denial that holds makes room, not one that is over", "denycache.go", "seen == 8 || !now.Before(d.until)", "seen == 8 || now.Before(d.until)", "ADenialThatIsOver"},
 
 	// Failures.
 	{"the breaker opens a failure late", "failure.go", "g.failures.Add(1) >= breakAfter", "g.failures.Add(1) > breakAfter", outage},
@@ -113,6 +116,7 @@ var faults = []fault{
 	{"a late refund reaches the next window", "ratelimit.go", "left[i] -= elapsed", "left[i] -= 0 * elapsed", "ALateRefund"},
 	{"a panic looks like success to a refund", "ratelimit.go", "c.Status(http.StatusInternalServerError) // as", "_ = c // as", "PanickingHandler|RefundAsks"},
 	{"no refund where the client has hung up", "ratelimit.go", "context.WithoutCancel(c.Request.Context())", "c.Request.Context()", "Refund"},
+	{"a refund that fails is silent", "ratelimit.go", "left); err != nil && l.observer", "left); err == nil && l.observer", "ARefundThatFails"},
 	{"a negative cost is passed on", "ratelimit.go", "\tif cost < 0 {", "\tif cost < -1000 {", "CostOfARequest"},
 	{"a long key is kept", "ratelimit.go", "\tif len(key) > maxKeyLen {", "\tif false {", byKey},
 
