@@ -23,7 +23,11 @@ type counter interface {
 	// counter that is not touched before then.
 	fits(now, cost int64) bool
 	consume(now, cost int64)
-	refund(now, cost int64, sameWindow func(end int64) bool)
+	// refund reports whether there was anything to give back.
+	refund(now, cost int64, sameWindow func(end int64) bool) bool
+	// ahead reports whether something is in the future, because the clock was
+	// set back.
+	ahead(now int64) bool
 	clone() counter
 }
 
@@ -65,12 +69,15 @@ func (m *fixedModel) fits(now, cost int64) bool {
 	return now >= m.end && cost <= m.limit || m.count+cost <= m.limit
 }
 func (m *fixedModel) consume(_, cost int64) { m.count += cost }
-func (m *fixedModel) refund(_, cost int64, sameWindow func(int64) bool) {
-	if sameWindow(m.end) {
-		m.count = max(0, m.count-cost)
+func (m *fixedModel) refund(_, cost int64, sameWindow func(int64) bool) bool {
+	if m.count == 0 || !sameWindow(m.end) {
+		return false
 	}
+	m.count = max(0, m.count-cost)
+	return true
 }
-func (m *fixedModel) clone() counter { c := *m; return &c }
+func (m *fixedModel) ahead(now int64) bool { return m.count > 0 && m.end > now+m.period }
+func (m *fixedModel) clone() counter       { c := *m; return &c }
 
 // logModel: at most limit entries in (now-period, now].
 type logModel struct {
@@ -100,8 +107,13 @@ func (m *logModel) consume(now, cost int64) {
 	}
 }
 
-func (m *logModel) refund(_, cost int64, _ func(int64) bool) {
-	m.times = m.times[min(cost, int64(len(m.times))):]
+func (m *logModel) refund(_, cost int64, _ func(int64) bool) bool {
+	given := min(cost, int64(len(m.times)))
+	m.times = m.times[given:]
+	return given > 0
+}
+func (m *logModel) ahead(now int64) bool {
+	return slices.ContainsFunc(m.times, func(t int64) bool { return t > now })
 }
 func (m *logModel) clone() counter { c := *m; c.times = slices.Clone(m.times); return &c }
 
@@ -126,12 +138,15 @@ func (m *counterModel) fits(now, cost int64) bool {
 	return weight.Add(weight, big.NewRat(c.count+cost, 1)).Cmp(big.NewRat(c.limit, 1)) <= 0
 }
 func (m *counterModel) consume(_, cost int64) { m.count += cost }
-func (m *counterModel) refund(_, cost int64, sameWindow func(int64) bool) {
-	if sameWindow(m.start + 2*m.period) {
-		m.count = max(0, m.count-cost)
+func (m *counterModel) refund(_, cost int64, sameWindow func(int64) bool) bool {
+	if m.count == 0 || !sameWindow(m.start+2*m.period) {
+		return false
 	}
+	m.count = max(0, m.count-cost)
+	return true
 }
-func (m *counterModel) clone() counter { c := *m; return &c }
+func (m *counterModel) ahead(now int64) bool { return m.count+m.before > 0 && m.start > now }
+func (m *counterModel) clone() counter       { c := *m; return &c }
 
 // bucketModel: a bucket of burst tokens that refills at rate, as the textbook
 // has it; the package has GCRA.
@@ -140,9 +155,13 @@ type bucketModel struct {
 	last                int64
 }
 
-func (m *bucketModel) level(now int64) *big.Rat {
+func (m *bucketModel) flow(now int64) *big.Rat {
 	level := new(big.Rat).Mul(big.NewRat(now-m.last, 1), m.rate)
-	level.Add(level, m.tokens)
+	return level.Add(level, m.tokens)
+}
+
+func (m *bucketModel) level(now int64) *big.Rat {
+	level := m.flow(now)
 	if level.Cmp(m.burst) > 0 {
 		level.Set(m.burst)
 	}
@@ -158,45 +177,82 @@ func (m *bucketModel) consume(_, cost int64) {
 	m.tokens = new(big.Rat).Sub(m.tokens, big.NewRat(cost, 1))
 }
 
-func (m *bucketModel) refund(now, cost int64, _ func(int64) bool) {
+func (m *bucketModel) refund(now, cost int64, _ func(int64) bool) bool {
+	if m.tokens.Cmp(m.burst) == 0 {
+		return false
+	}
 	m.tokens = new(big.Rat).Add(m.tokens, big.NewRat(cost, 1))
 	m.tokens = m.level(now)
+	return true
 }
-func (m *bucketModel) clone() counter { c := *m; return &c }
+func (m *bucketModel) ahead(now int64) bool { return m.flow(now).Sign() < 0 }
+func (m *bucketModel) clone() counter       { c := *m; return &c }
 
 // A model is a whole store of counters.
 type model struct {
 	tick     time.Duration
 	policy   *ratelimit.Policy
-	counters map[string][]counter // of a key, one for each limit
+	counters map[string][]counter // of a key, one for each limit; nil where nothing is known
+
+	// Redis writes down what was admitted or given back, and that the clock was
+	// set back, but not what time alone has done to a counter.
+	redis bool
 }
 
 func newModel(p *ratelimit.Policy, tick time.Duration) *model {
 	return &model{tick: tick, policy: p, counters: map[string][]counter{}}
 }
 
-// of returns the counters of key at now: new ones, which nobody has stored yet,
-// where it was never seen.
-func (m *model) of(key string, now int64) []counter {
-	counters := m.counters[key]
-	if counters == nil {
-		for _, l := range m.policy.Limits() {
-			c := newCounter(m.policy.Algorithm(), l, m.tick)
+func newRedisModel(p *ratelimit.Policy) *model {
+	m := newModel(p, time.Microsecond)
+	m.redis = true
+	return m
+}
+
+// at returns the counters of key at now. Those in Redis, unless they are logs,
+// are copies: they have to be kept to be known.
+func (m *model) at(key string, now int64) []counter {
+	counters := make([]counter, len(m.policy.Limits()))
+	copy(counters, m.counters[key])
+	for i, l := range m.policy.Limits() {
+		c := counters[i]
+		if c == nil {
+			c = newCounter(m.policy.Algorithm(), l, m.tick)
 			if b, ok := c.(*bucketModel); ok {
 				b.last = now
 			}
-			counters = append(counters, c)
+		} else if _, isLog := c.(*logModel); m.redis && !isLog && !c.ahead(now) {
+			c = c.clone()
 		}
-	}
-	for _, c := range counters {
 		c.look(now)
+		counters[i] = c
 	}
 	return counters
 }
 
+// keep writes down counter i of key.
+func (m *model) keep(key string, i int, c counter) {
+	if m.counters[key] == nil {
+		m.counters[key] = make([]counter, len(m.policy.Limits()))
+	}
+	m.counters[key][i] = c
+}
+
+// expire forgets counter i of key, whose entry is not in Redis any more. It
+// reports whether the full quota was there at now anyway.
+func (m *model) expire(key string, i int, now int64) bool {
+	counters := m.counters[key]
+	if counters == nil || counters[i] == nil {
+		return true
+	}
+	c := counters[i].clone()
+	c.look(now)
+	counters[i] = nil
+	return c.fits(now, m.quota(i))
+}
+
 func (m *model) take(key string, now, cost int64) []ratelimit.Result {
-	counters := m.of(key, now)
-	m.counters[key] = counters
+	counters := m.at(key, now)
 	fits := make([]bool, len(counters))
 	all := true
 	for i, c := range counters {
@@ -208,13 +264,16 @@ func (m *model) take(key string, now, cost int64) []ratelimit.Result {
 		if all {
 			c.consume(now, cost)
 		}
+		if all || !m.redis {
+			m.keep(key, i, c)
+		}
 		results[i] = m.describe(c, i, now, cost, fits[i])
 	}
 	return results
 }
 
 func (m *model) peek(key string, now int64) []ratelimit.Result {
-	counters := m.of(key, now)
+	counters := m.at(key, now)
 	results := make([]ratelimit.Result, len(counters))
 	for i, c := range counters {
 		results[i] = m.describe(c, i, now, 1, c.fits(now, 1))
@@ -223,25 +282,31 @@ func (m *model) peek(key string, now int64) []ratelimit.Result {
 }
 
 func (m *model) refund(key string, now, cost int64, left []time.Duration) {
-	for i, c := range m.of(key, now) {
+	for i, c := range m.at(key, now) {
 		if left != nil && left[i] <= 0 {
 			continue
 		}
-		c.refund(now, cost, func(end int64) bool {
+		if c.refund(now, cost, func(end int64) bool {
 			return left == nil || time.Duration(end-now)*m.tick <= left[i]
-		})
+		}) {
+			m.keep(key, i, c)
+		}
 	}
 }
 
 func (m *model) reset(key string) { delete(m.counters, key) }
 
+func (m *model) quota(i int) int64 {
+	limit := m.policy.Limits()[i]
+	if m.policy.Algorithm() == ratelimit.TokenBucket && limit.Burst > 0 {
+		return int64(limit.Burst)
+	}
+	return int64(limit.Requests)
+}
+
 // describe finds the numbers of a result by asking what would be admitted.
 func (m *model) describe(c counter, i int, now, cost int64, allowed bool) ratelimit.Result {
-	limit := m.policy.Limits()[i]
-	quota := int64(limit.Requests)
-	if m.policy.Algorithm() == ratelimit.TokenBucket && limit.Burst > 0 {
-		quota = int64(limit.Burst)
-	}
+	limit, quota := m.policy.Limits()[i], m.quota(i)
 	// The most that fits, and the soonest that something fits.
 	most := func() int64 {
 		return int64(sort.Search(int(quota), func(n int) bool { return !c.clone().fits(now, int64(n)+1) }))

@@ -202,13 +202,7 @@ func TestTheOracleFindsEveryPromiseKeptInMemory(t *testing.T) {
 
 func TestTheOracleFindsEveryPromiseKeptInRedis(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		policy := drawPolicy(t)
-		unit := grain(policy.Algorithm())
-		for _, l := range policy.Limits() {
-			if l.Period < 10*time.Millisecond && unit > time.Microsecond {
-				t.Skip("not at even milliseconds")
-			}
-		}
+		policy, unit := drawMiniPolicy(t)
 		rapid.SyncTest(t, func(t *rapid.T) {
 			m := miniredis.NewMiniRedis()
 			m.ClockTTL(true)
@@ -229,6 +223,26 @@ func TestTheOracleFindsEveryPromiseKeptInRedis(t *testing.T) {
 				},
 				unit: unit,
 			})
+		})
+	})
+}
+
+func TestTheOracleFindsEveryPromiseKeptInARedisWhoseClockIsSetBack(t *testing.T) {
+	start := time.Date(2030, time.May, 1, 0, 0, 0, 0, time.UTC)
+	m, client := startMini(t, start)
+	now := start
+	rapid.Check(t, func(t *rapid.T) {
+		m.FlushAll()
+		policy, unit := drawMiniPolicy(t)
+		live(t, policy, world{
+			store: ratelimit.NewRedisStore(client, ratelimit.WithDenyCache(0)),
+			now:   func() time.Duration { return now.Sub(start) },
+			advance: func(d time.Duration) {
+				before := now
+				now = now.Add(d)
+				setMini(m, before, now)
+			},
+			unit: unit, back: true,
 		})
 	})
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/aed328ba/ratelimit"
 	"github.com/aed328ba/ratelimit/ratelimittest"
+	"github.com/alicebob/miniredis/v2"
 	"github.com/gin-gonic/gin"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
@@ -22,38 +23,78 @@ import (
 	"pgregory.net/rapid"
 )
 
-// miniredis ends a key one millisecond before Redis does, at its TTL and not
-// after it. Fixed windows are compared at even milliseconds, where both agree.
-func grain(a ratelimit.Algorithm) time.Duration {
-	if a == ratelimit.FixedWindow {
-		return 2 * time.Millisecond
+// drawMiniPolicy draws a policy, and the unit of time in which miniredis can
+// enforce it: it ends a key one millisecond before Redis does, at its TTL and
+// not after it. Fixed windows are compared at even milliseconds, where both
+// agree.
+func drawMiniPolicy(t *rapid.T) (policy *ratelimit.Policy, unit time.Duration) {
+	policy = drawPolicy(t)
+	if policy.Algorithm() != ratelimit.FixedWindow {
+		return policy, time.Microsecond
 	}
-	return time.Microsecond
+	for _, l := range policy.Limits() {
+		if l.Period < 10*time.Millisecond {
+			t.Skip("not at even milliseconds")
+		}
+	}
+	return policy, 2 * time.Millisecond
+}
+
+// setMini sets the clock of m from one time to another. Where that is back,
+// miniredis keeps how long its keys live, but Redis keeps until when.
+func setMini(m *miniredis.Miniredis, from, to time.Time) {
+	m.SetTime(to)
+	if to.Before(from) {
+		for _, name := range m.Keys() {
+			m.SetTTL(name, m.TTL(name)+from.Sub(to))
+		}
+	}
+	m.Exists("") // TTLs follow the clock when a database is touched
 }
 
 func TestRedisStoreAgreesWithTheModelInEveryNumber(t *testing.T) {
+	agreesWithTheModel(t, false)
+}
+
+func TestRedisStoreAgreesWithTheModelAlsoWhereTheClockIsSetBack(t *testing.T) {
+	agreesWithTheModel(t, true)
+}
+
+func agreesWithTheModel(t *testing.T, back bool) {
 	start := time.Date(2030, time.May, 1, 0, 0, 0, 0, time.UTC)
 	m, client := startMini(t, start)
 	now := start
 	rapid.Check(t, func(t *rapid.T) {
 		m.FlushAll()
-		policy := drawPolicy(t)
-		unit := grain(policy.Algorithm())
-		for _, l := range policy.Limits() {
-			if l.Period < 10*time.Millisecond && unit > time.Microsecond {
-				t.Skip("not at even milliseconds")
+		policy, unit := drawMiniPolicy(t)
+		store := ratelimit.NewRedisStore(client, ratelimit.WithDenyCache(0))
+		model := newRedisModel(policy)
+		keys := []string{"a", "b"}
+		names := map[string][]string{}
+		for _, key := range keys {
+			names[key] = namesInRedis(t, m, store, policy, key)
+		}
+		forgetExpired := func() {
+			for _, key := range keys {
+				for i, name := range names[key] {
+					if !m.Exists(name) {
+						require.True(t, model.expire(key, i, now.UnixMicro()), "%s of %q is gone too early", policy.Limits()[i], key)
+					}
+				}
 			}
 		}
-		store := ratelimit.NewRedisStore(client, ratelimit.WithDenyCache(0))
-		model := newModel(policy, time.Microsecond)
 		ctx := context.Background()
 		var last []ratelimit.Result
 		for range rapid.IntRange(1, 40).Draw(t, "calls") {
 			step := drawStep(t, last, unit)
+			if back && rapid.IntRange(0, 9).Draw(t, "direction") == 0 {
+				step = -step
+			}
+			before := now
 			now = now.Add(step).Truncate(unit)
-			m.SetTime(now)
-			m.Exists("") // TTLs follow the clock when a database is touched
-			key := rapid.SampledFrom([]string{"a", "b"}).Draw(t, "key")
+			setMini(m, before, now)
+			forgetExpired()
+			key := rapid.SampledFrom(keys).Draw(t, "key")
 			cost := rapid.IntRange(1, maxCost(policy)).Draw(t, "cost")
 			got := make([]ratelimit.Result, len(policy.Limits()))
 			switch rapid.SampledFrom([]string{"take", "take", "take", "take", "peek", "refund", "reset"}).Draw(t, "call") {
@@ -72,8 +113,26 @@ func TestRedisStoreAgreesWithTheModelInEveryNumber(t *testing.T) {
 				require.NoError(t, store.Reset(ctx, policy, key))
 				model.reset(key)
 			}
+			forgetExpired()
 		}
 	})
+}
+
+// namesInRedis returns under which name each limit of a key is kept. It empties
+// the database.
+func namesInRedis(t *rapid.T, m *miniredis.Miniredis, store ratelimit.Store, policy *ratelimit.Policy, key string) (names []string) {
+	require.NoError(t, store.Take(context.Background(), policy, key, 1, make([]ratelimit.Result, len(policy.Limits()))))
+	for _, l := range policy.Limits() {
+		ms := ":" + strconv.FormatInt(period(l).Milliseconds(), 10)
+		for _, name := range m.Keys() {
+			if strings.HasSuffix(name, ms) {
+				names = append(names, name)
+			}
+		}
+	}
+	require.Len(t, names, len(policy.Limits()))
+	m.FlushAll()
+	return names
 }
 
 func TestARealRedisAgreesWithTheModel(t *testing.T) {
@@ -87,12 +146,24 @@ func TestARealRedisAgreesWithTheModel(t *testing.T) {
 				policy := must(ratelimit.NewPolicy("real", algorithm, limits[:1+rng.IntN(2)]...))
 				recorder := &timeRecorder{Client: client}
 				store := ratelimit.NewRedisStore(recorder, ratelimit.WithDenyCache(0))
-				model := newModel(policy, time.Microsecond)
+				model := newRedisModel(policy)
 				id := key("k", round)
 				for range 25 {
 					cost := 1 + rng.IntN(maxCost(policy))
 					got := make([]ratelimit.Result, len(policy.Limits()))
-					require.NoError(t, store.Take(ctx, policy, id, cost, got))
+					call := []string{"take", "take", "take", "take", "take", "peek", "refund", "reset"}[rng.IntN(8)]
+					switch call {
+					case "take":
+						require.NoError(t, store.Take(ctx, policy, id, cost, got))
+					case "peek":
+						require.NoError(t, store.Peek(ctx, policy, id, got))
+					case "refund":
+						require.NoError(t, store.Refund(ctx, policy, id, cost, nil))
+					case "reset":
+						require.NoError(t, ratelimit.NewRedisStore(client).Reset(ctx, policy, id))
+						model.reset(id)
+						continue
+					}
 					now := recorder.now
 					if algorithm == ratelimit.FixedWindow {
 						if !recorder.sure {
@@ -100,7 +171,14 @@ func TestARealRedisAgreesWithTheModel(t *testing.T) {
 						}
 						now = now / 1000 * 1000
 					}
-					require.Equal(t, model.take(id, now, int64(cost)), got, "cost %d", cost)
+					switch call {
+					case "take":
+						require.Equal(t, model.take(id, now, int64(cost)), got, "cost %d", cost)
+					case "peek":
+						require.Equal(t, model.peek(id, now), got)
+					case "refund":
+						model.refund(id, now, int64(cost), nil)
+					}
 					if rng.IntN(3) == 0 {
 						time.Sleep(time.Duration(rng.IntN(12_000)) * time.Microsecond)
 					}
