@@ -49,7 +49,7 @@ var faults = []fault{
 	{"memory: who is denied makes room", "table.go", "if remaining < 1 {", "if remaining < 0 {", "ADeniedClientStaysDenied|ANewKeyIsDenied"},
 	{"memory: who is near the limit makes room", "table.go", "used := 1 - float64(remaining)/float64(e.budget.quota)", "used := float64(remaining) / float64(e.budget.quota)", "FurthestFromTheirLimit"},
 	{"memory: a key takes its own place", "table.go", "if e.tag == tagOf(hash) && e.is(key) {", "if false {", "TakesNoPlaceOfItsOwn"},
-	{"memory: a shard that spared a key its own is full for all others", "table.go", "if !own {", "if true {", "AShardThatSpared"},
+	{"memory: a shard that spared a key its own is full for all others", "table.go", "\t\t\town = true\n", "", "AShardThatSpared"},
 	{"memory: two keys of one hash are one", "table.go", "if e.is(key) && e.budget.same(b) {", "if e.budget.same(b) {", "AShardFinds"},
 	{"memory: a removed key breaks the search for others", "table.go", "if (j-home)&mask >= (j-i)&mask {", "if (j-home)&mask > (j-i)&mask {", "AShardFinds"},
 	{"two limiters share a budget by accident", "store.go", "case taken && other != settings:", "case false:", "NeverShareABudgetByAccident"},
@@ -70,6 +70,10 @@ var faults = []fault{
 	{"lua sliding counter: a refund reaches another window", "lua/sliding_window_counter.lua", "(left < 0 or start[i] + 2 * arg(i, 2) - tick(i) <= left)", "left ~= 0", "DoesNotReachAnotherWindow"},
 	{"lua token bucket: no TTL", "lua/token_bucket.lua", ", 'PX', math.max(1, math.ceil((t - now) / 1000)))", ")", "EveryKeyHasATTL"},
 	{"lua token bucket: a fraction of another limit", "lua/token_bucket.lua", "tonumber(of) ~= parts", "false", "NumberOfRequestsMayChange"},
+	{"lua fixed window: a clock set back makes the window longer", "lua/fixed_window.lua", "if ttl < 0 or ttl > window then", "if ttl < 0 then", "AlsoWhereTheClock"},
+	{"lua sliding log: what is in the future stays there", "lua/sliding_window_log.lua", "if newest[i] > now then", "if false then", "AlsoWhereTheClock"},
+	{"lua sliding counter: that the clock was set back is not written down", "lua/sliding_window_counter.lua", "s, mend[i] = now, true", "s = now", "AlsoWhereTheClock"},
+	{"lua sliding counter: expires a window too early", "lua/sliding_window_counter.lua", "local left = (start[i] + 2 * arg(i, 2))", "local left = (start[i] + arg(i, 2))", inRedis},
 	{"lua token bucket: a clock set back locks out", "lua/token_bucket.lua", "elseif t > empty or (t == empty and f > emptyPart) then", "elseif false then", "AClockThatWasSetBack"},
 
 	// The Redis store.
