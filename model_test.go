@@ -112,6 +112,7 @@ func (m *logModel) refund(_, cost int64, _ func(int64) bool) bool {
 	m.times = m.times[given:]
 	return given > 0
 }
+
 func (m *logModel) ahead(now int64) bool {
 	return slices.ContainsFunc(m.times, func(t int64) bool { return t > now })
 }
