@@ -113,6 +113,11 @@ const defaultDenyCache = 100_000
 
 // NewRedisStore returns a store that counts in Redis. It does no I/O; a client
 // that is nil or an option that cannot be used is an error of [NewLimiter].
+//
+// Limiters of the same name count together wherever they use the same Redis and
+// prefix, which is how many instances share a budget. Within one process, give
+// all limiters one store: it refuses two that would share a budget by accident,
+// as several without a name would. Two stores do not know of one another.
 func NewRedisStore(client RedisClient, opts ...RedisOption) *RedisStore {
 	s := &RedisStore{client: client, prefix: defaultPrefix, denied: newDenyCache(defaultDenyCache)}
 	for _, o := range opts {
