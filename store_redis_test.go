@@ -302,6 +302,23 @@ func TestEveryKeyHasATTLOfAboutItsPeriodAndOneWithoutIsHealed(t *testing.T) {
 	})
 }
 
+// Found by the oracle, which was told to wait a microsecond longer than it had
+// to: the bucket expired when all but a fraction of a request was back.
+func TestABucketIsKeptUntilTheLastFractionOfARequestIsBack(t *testing.T) {
+	start := time.Date(2030, time.May, 1, 0, 0, 0, 0, time.UTC)
+	m, client := startMini(t, start)
+	l := redisLimiter(ratelimit.WithStore(ratelimit.NewRedisStore(client, ratelimit.WithDenyCache(0))), ratelimit.WithAlgorithm(ratelimit.TokenBucket),
+		ratelimit.WithLimit(ratelimit.Per(3, time.Millisecond).WithBurst(4)))
+	ctx := context.Background()
+	require.True(t, must(l.AllowN(ctx, "k", 4)).Allowed)
+	m.SetTime(start.Add(666 * time.Microsecond))
+	require.True(t, must(l.AllowN(ctx, "k", 1)).Allowed, "full again in 1000 us and two thirds")
+	m.SetTime(start.Add(1666 * time.Microsecond))
+	assert.Equal(t, time.Microsecond, must(l.AllowN(ctx, "k", 4)).RetryAfter)
+	m.SetTime(start.Add(1667 * time.Microsecond))
+	assert.True(t, must(l.AllowN(ctx, "k", 4)).Allowed)
+}
+
 func TestADeniedRequestConsumesNothingInRedis(t *testing.T) {
 	on(t, func(t *testing.T, client *redis.Client) {
 		ctx := context.Background()

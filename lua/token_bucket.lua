@@ -38,7 +38,7 @@ local function store(i, t, f)
   if f > 0 then
     value = string.format('%.0f:%.0f:%.0f', t, f, tonumber(ARGV[6 * i - 3]))
   end
-  redis.call('SET', KEYS[i], value, 'PX', math.max(1, math.ceil((t - now) / 1000)))
+  redis.call('SET', KEYS[i], value, 'PX', math.floor((t - now) / 1000) + 1) -- f included
 end
 
 for i = 1, #KEYS do
