@@ -21,7 +21,8 @@ type budget struct {
 	requests int64   // L
 	quota    int64   // the most that can be admitted at once: L, or B of a token bucket
 	period   int64   // W, in ticks
-	capacity instant // B*W/L: how far the TAT may run ahead of now
+	capacity instant // B*W/L: how far the TAT of an admitted request is ahead of now
+	span     int64   // W, or B*W/L if that is more: how far a TAT can be ahead; in ticks
 	tick     time.Duration
 }
 
@@ -59,6 +60,7 @@ func newBudget(name string, algorithm Algorithm, limit Limit, tick time.Duration
 	if algorithm == TokenBucket {
 		b.quota = int64(limit.capacity())
 		b.capacity = b.interval(b.quota)
+		b.span = max(b.period, b.capacity.whole+roundUp(b.capacity.fraction))
 	}
 	return b
 }
@@ -83,9 +85,12 @@ func wholeMilliseconds(period time.Duration) time.Duration {
 }
 
 // same reports whether b and o count together: the name, the algorithm and the
-// period are the identity of a budget; the number of requests may change.
+// period are the identity of a budget; the number of requests may change, and
+// the burst as long as it is not above that. A larger one makes a budget of its
+// own: only budgets of one span can tell a TAT of the future, which is there
+// because the clock was set back, from one that another of them has written.
 func (b *budget) same(o *budget) bool {
-	return b == o || b.period == o.period && b.algorithm == o.algorithm && b.name == o.name
+	return b == o || b.period == o.period && b.span == o.span && b.algorithm == o.algorithm && b.name == o.name
 }
 
 // interval returns cost*W/L, what cost adds to the TAT.
@@ -132,8 +137,8 @@ func (b *budget) settle(st state, now int64) state {
 		if st.at < now {
 			return state{at: now}
 		}
-		if full := b.emptyAt(now); st.after(full) {
-			st.at, st.n = full.whole, full.fraction
+		if latest := now + b.span; st.after(instant{latest, 0}) {
+			return state{at: latest}
 		}
 	}
 	return st
@@ -204,8 +209,8 @@ func (b *budget) report(r *Result, st state, now, cost int64, allowed bool) {
 	}
 }
 
-// remaining is how much would be admitted now; below 0 where the limit was
-// lowered.
+// remaining is how much would be admitted now; it may be below 0 where the
+// limit was lowered.
 func (b *budget) remaining(st state, now int64) int64 {
 	switch b.algorithm {
 	case FixedWindow, SlidingWindowLog:
@@ -218,6 +223,9 @@ func (b *budget) remaining(st state, now int64) int64 {
 		if free.fraction -= st.n; free.fraction < 0 {
 			free.fraction += b.requests
 			free.whole--
+		}
+		if free.whole < 0 { // used under a larger burst
+			return 0
 		}
 		hi, lo := bits.Mul64(uint64(free.whole), uint64(b.requests))
 		lo, carry := bits.Add64(lo, uint64(free.fraction), 0)

@@ -48,6 +48,7 @@ func newCounter(a ratelimit.Algorithm, l ratelimit.Limit, tick time.Duration) co
 		}
 		return &bucketModel{
 			burst: big.NewRat(burst, 1), rate: big.NewRat(requests, period), tokens: big.NewRat(burst, 1),
+			span: max(period, (burst*period+requests-1)/requests),
 		}
 	}
 }
@@ -150,10 +151,11 @@ func (m *counterModel) ahead(now int64) bool { return m.count+m.before > 0 && m.
 func (m *counterModel) clone() counter       { c := *m; return &c }
 
 // bucketModel: a bucket of burst tokens that refills at rate, as the textbook
-// has it; the package has GCRA.
+// has it; the package has GCRA. However far the clock is set back, the bucket is
+// full again after span.
 type bucketModel struct {
 	burst, rate, tokens *big.Rat
-	last                int64
+	last, span          int64
 }
 
 func (m *bucketModel) flow(now int64) *big.Rat {
@@ -166,10 +168,15 @@ func (m *bucketModel) level(now int64) *big.Rat {
 	if level.Cmp(m.burst) > 0 {
 		level.Set(m.burst)
 	}
-	if level.Sign() < 0 {
-		level.SetInt64(0)
+	if lowest := m.lowest(); level.Cmp(lowest) < 0 {
+		level.Set(lowest)
 	}
 	return level
+}
+
+func (m *bucketModel) lowest() *big.Rat {
+	lowest := new(big.Rat).Mul(big.NewRat(m.span, 1), m.rate)
+	return lowest.Sub(m.burst, lowest)
 }
 func (m *bucketModel) look(now int64)            { m.tokens, m.last = m.level(now), now }
 func (m *bucketModel) fits(now, cost int64) bool { return m.level(now).Cmp(big.NewRat(cost, 1)) >= 0 }
@@ -186,7 +193,7 @@ func (m *bucketModel) refund(now, cost int64, _ func(int64) bool) bool {
 	m.tokens = m.level(now)
 	return true
 }
-func (m *bucketModel) ahead(now int64) bool { return m.flow(now).Sign() < 0 }
+func (m *bucketModel) ahead(now int64) bool { return m.flow(now).Cmp(m.lowest()) < 0 }
 func (m *bucketModel) clone() counter       { c := *m; return &c }
 
 // A model is a whole store of counters.

@@ -80,7 +80,7 @@ func WithLimit(limits ...Limit) Option {
 // empty slice means those of [WithLimit], which must be given too; they also
 // hold where the function returns something that cannot be enforced, which is
 // logged once. Requests of one key share their count as far as their limits
-// have the same period.
+// have the same period; a burst above the number of requests counts by itself.
 func WithLimitFunc(f func(*gin.Context) []Limit) Option {
 	return option(func(c *config) {
 		if f == nil {

@@ -87,7 +87,7 @@ func (o *oracle) longestWait(l ratelimit.Limit) time.Duration {
 	case ratelimit.SlidingWindowCounter:
 		return 2 * period(l)
 	case ratelimit.TokenBucket:
-		return period(l)*time.Duration(burst(l))/time.Duration(l.Requests) + time.Microsecond
+		return max(period(l), period(l)*time.Duration(burst(l))/time.Duration(l.Requests)+time.Microsecond)
 	}
 	return period(l)
 }

@@ -327,7 +327,8 @@ func paramsOf(pattern string) (names []string) {
 //
 // Each request is decided by the old table or by the new one, never by a
 // mixture. A row that stays keeps its counts. One whose limits changed keeps
-// them as far as the algorithm and a period are the same.
+// them as far as the algorithm and a period are the same, and a burst above the
+// number of requests.
 func (l *Limiter) SetRoutes(table map[string]string) error {
 	rows, err := l.rows(table)
 	l.edit.Lock()

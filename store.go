@@ -22,7 +22,7 @@ import (
 //     them or from none. A denied cost consumes nothing.
 //   - Keys of different names, algorithms or periods never share a count; keys
 //     of one name, algorithm and period do, also where the number of requests
-//     differs.
+//     differs. Bursts above it may each have a count of their own.
 //   - The store's own clock decides, never the caller's.
 //   - An error means that nothing is known: the caller decides what happens
 //     to the request. A canceled context is reported as its error.

@@ -248,8 +248,13 @@ func redisNames(p *Policy) (name string, tails []string) {
 		}
 	}
 	short := [algorithmCount]string{FixedWindow: "fw", SlidingWindowLog: "swl", SlidingWindowCounter: "swc", TokenBucket: "tb"}
-	for _, l := range p.limits {
-		tails = append(tails, short[p.algorithm]+":"+strconv.FormatInt(wholeMilliseconds(l.Period).Milliseconds(), 10))
+	for i := range p.redis {
+		b := &p.redis[i]
+		tail := short[p.algorithm] + ":" + strconv.FormatInt(wholeMilliseconds(b.limit.Period).Milliseconds(), 10)
+		if b.span > b.period {
+			tail += ":" + strconv.FormatInt(b.span, 10)
+		}
+		tails = append(tails, tail)
 	}
 	return b.String(), tails
 }
@@ -258,7 +263,7 @@ func redisNames(p *Policy) (name string, tails []string) {
 func (s *RedisStore) run(ctx context.Context, p *Policy, op, key string, cost int, left []time.Duration, results []Result) error {
 	script := &scripts[p.algorithm]
 	names := s.keys(p, key)
-	args := make([]any, 0, 5+len(names)*7)
+	args := make([]any, 0, 5+len(names)*8)
 	args = append(args, "evalsha", script.hash, len(names))
 	for _, name := range names {
 		args = append(args, name)
@@ -314,7 +319,7 @@ func (b *budget) appendArgs(args []any, cost int64, left []time.Duration, i int)
 		return append(args, b.quota, b.period, int64(b.tick/time.Microsecond), remains)
 	default: // TokenBucket
 		c := b.interval(cost)
-		return append(args, b.requests, c.whole, c.fraction, b.capacity.whole, b.capacity.fraction, remains)
+		return append(args, b.requests, c.whole, c.fraction, b.capacity.whole, b.capacity.fraction, b.span, remains)
 	}
 }
 

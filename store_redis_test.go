@@ -123,9 +123,9 @@ func agreesWithTheModel(t *testing.T, back bool) {
 func namesInRedis(t *rapid.T, m *miniredis.Miniredis, store ratelimit.Store, policy *ratelimit.Policy, key string) (names []string) {
 	require.NoError(t, store.Take(context.Background(), policy, key, 1, make([]ratelimit.Result, len(policy.Limits()))))
 	for _, l := range policy.Limits() {
-		ms := ":" + strconv.FormatInt(period(l).Milliseconds(), 10)
+		ms := strconv.FormatInt(period(l).Milliseconds(), 10)
 		for _, name := range m.Keys() {
-			if strings.HasSuffix(name, ms) {
+			if _, tail, _ := strings.Cut(name, "}:"); strings.Split(tail, ":")[1] == ms {
 				names = append(names, name)
 			}
 		}
@@ -317,6 +317,51 @@ func TestABucketIsKeptUntilTheLastFractionOfARequestIsBack(t *testing.T) {
 	assert.Equal(t, time.Microsecond, must(l.AllowN(ctx, "k", 4)).RetryAfter)
 	m.SetTime(start.Add(1667 * time.Microsecond))
 	assert.True(t, must(l.AllowN(ctx, "k", 4)).Allowed)
+}
+
+func TestADenialUnderASmallerBurstRefillsNothing(t *testing.T) {
+	start := time.Date(2030, time.May, 1, 0, 0, 0, 0, time.UTC)
+	_, client := startMini(t, start)
+	for name, store := range map[string]ratelimit.Store{
+		"memory": ratelimit.NewMemoryStore(ratelimit.WithClock(ratelimittest.NewClock().Now)),
+		"redis":  ratelimit.NewRedisStore(client, ratelimit.WithDenyCache(0)),
+	} {
+		t.Run(name, func(t *testing.T) {
+			take := func(burst, cost int) ratelimit.Result {
+				var r [1]ratelimit.Result
+				policy := must(ratelimit.NewPolicy("n", ratelimit.TokenBucket, ratelimit.PerHour(60).WithBurst(burst)))
+				require.NoError(t, store.Take(context.Background(), policy, "key", cost, r[:]))
+				return r[0]
+			}
+			for _, burst := range []int{60, 200} {
+				require.True(t, take(burst, burst).Allowed)
+				for _, smaller := range []int{1, 1, 40} {
+					_ = take(smaller, 1) // of 60 it is denied; 200 are a budget of their own
+				}
+				r := take(burst, 1)
+				assert.False(t, r.Allowed, "of a burst of %d", burst)
+				assert.Equal(t, time.Minute, r.RetryAfter)
+			}
+			r := take(1, 1)
+			assert.False(t, r.Allowed)
+			assert.Zero(t, r.Remaining, "never below 0")
+			assert.Equal(t, time.Hour, r.RetryAfter)
+		})
+	}
+}
+
+func TestACountIsKeptWhereItsTicksInRedisChange(t *testing.T) {
+	_, client := startMini(t, time.Date(2030, time.May, 1, 0, 0, 0, 0, time.UTC))
+	store := ratelimit.NewRedisStore(client, ratelimit.WithDenyCache(0))
+	take := func(requests int) ratelimit.Result {
+		var r [1]ratelimit.Result
+		policy := must(ratelimit.NewPolicy("n", ratelimit.SlidingWindowCounter, ratelimit.PerDay(requests)))
+		require.NoError(t, store.Take(context.Background(), policy, "key", 1, r[:]))
+		return r[0]
+	}
+	for used, requests := range []int{100, 200_000, 100, 200_000_000, 100} { // microseconds, milliseconds, seconds
+		assert.Equal(t, requests-used-1, take(requests).Remaining)
+	}
 }
 
 func TestADeniedRequestConsumesNothingInRedis(t *testing.T) {

@@ -2,8 +2,8 @@
 -- as far as the sliding window still covers it.
 --
 -- KEYS[i]  limit i; all in one slot. The value is "start:count:before", start in
---          ticks: the microseconds of a tick are such that L*W stays below 2^53,
---          where Lua's numbers are exact
+--          microseconds. Time is counted in ticks of so many of them that L*W
+--          stays below 2^53, where Lua's numbers are exact
 -- ARGV     op ("take", "peek" or "refund"), cost, and for each limit:
 --          quota, period in ticks, us in a tick, left in ticks (refund: what is
 --          left of the decision that is given back, 0 for nothing, -1 for no
@@ -27,7 +27,7 @@ local function store(i)
     return
   end
   local left = (start[i] + 2 * arg(i, 2)) * arg(i, 3) - micros
-  redis.call('SET', KEYS[i], string.format('%.0f:%.0f:%.0f', start[i], count[i], before[i]),
+  redis.call('SET', KEYS[i], string.format('%.0f:%.0f:%.0f', start[i] * arg(i, 3), count[i], before[i]),
     'PX', string.format('%.0f', math.max(1, math.ceil(left / 1000))))
 end
 
@@ -40,7 +40,7 @@ for i = 1, #KEYS do
     if not vs then
       return redis.error_reply('WRONGTYPE not the value of a sliding window counter')
     end
-    s, n, b = tonumber(vs), tonumber(vn), tonumber(vb)
+    s, n, b = math.floor(vs / arg(i, 3)), tonumber(vn), tonumber(vb)
     local elapsed = now - s
     if elapsed >= 2 * period then
       s, n, b = now, 0, 0

@@ -6,8 +6,8 @@
 --          "us:fraction:L" with a fraction in 1/L of a microsecond, so that
 --          nothing is lost to rounding
 -- ARGV     op ("take", "peek" or "refund"), cost, and for each limit:
---          L, c*W/L (whole, fraction), B*W/L (whole, fraction),
---          left (refund: 0 to leave this limit alone)
+--          L, c*W/L (whole, fraction), B*W/L (whole, fraction), how far a TAT can
+--          be ahead of now, left (refund: 0 to leave this limit alone)
 -- Returns  now in us, and for each limit: 1 if the cost fits (else 0), TAT, its
 --          fraction, 0
 --
@@ -36,13 +36,13 @@ local function store(i, t, f)
   end
   local value = t
   if f > 0 then
-    value = string.format('%.0f:%.0f:%.0f', t, f, tonumber(ARGV[6 * i - 3]))
+    value = string.format('%.0f:%.0f:%.0f', t, f, tonumber(ARGV[7 * i - 4]))
   end
   redis.call('SET', KEYS[i], value, 'PX', math.floor((t - now) / 1000) + 1) -- f included
 end
 
 for i = 1, #KEYS do
-  local at = 6 * i - 3
+  local at = 7 * i - 4
   local parts, empty, emptyPart = tonumber(ARGV[at]), now + ARGV[at + 3], tonumber(ARGV[at + 4])
   local t, f = now, 0
   local value = redis.call('GET', KEYS[i])
@@ -56,9 +56,12 @@ for i = 1, #KEYS do
     end
     if t < now then
       t, f = now, 0
-    elseif t > empty or (t == empty and f > emptyPart) then -- the clock was set back
-      t, f = empty, emptyPart
-      store(i, t, f)
+    elseif t >= empty then -- used under a larger burst, or the clock was set back
+      local latest = now + ARGV[at + 5]
+      if t > latest or (t == latest and f > 0) then
+        t, f = latest, 0
+        store(i, t, f)
+      end
     end
   end
   local nextT, nextF = t + ARGV[at + 1], f + ARGV[at + 2]
@@ -71,7 +74,7 @@ for i = 1, #KEYS do
 end
 
 for i = 1, #KEYS do
-  local at = 6 * i - 3
+  local at = 7 * i - 4
   local t, f = reply[4 * i - 1], reply[4 * i]
   if op == 'take' and all then
     t, f = t + ARGV[at + 1], f + ARGV[at + 2]
@@ -80,7 +83,7 @@ for i = 1, #KEYS do
     end
     store(i, t, f)
     reply[4 * i - 1], reply[4 * i] = t, f
-  elseif op == 'refund' and ARGV[at + 5] ~= '0' and (t > now or f > 0) then
+  elseif op == 'refund' and ARGV[at + 6] ~= '0' and (t > now or f > 0) then
     t, f = t - ARGV[at + 1], f - ARGV[at + 2]
     if f < 0 then
       t, f = t - 1, f + ARGV[at]
