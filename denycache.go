@@ -79,9 +79,10 @@ func (c *denyCache) answer(now time.Time, p *Policy, key string, cost int, resul
 	return true
 }
 
-// note remembers a decision of Redis, which was asked at the given time, or
-// forgets the denial before it.
-func (c *denyCache) note(asked time.Time, p *Policy, key string, cost int, results []Result) {
+// note remembers a decision of Redis, or forgets the denial before it. Redis
+// made it at some time between asked and answered: the key is denied from memory
+// as if it was the former, and told to wait as if it was the latter.
+func (c *denyCache) note(asked, answered time.Time, p *Policy, key string, cost int, results []Result) {
 	var wait time.Duration
 	for _, r := range results {
 		wait = max(wait, r.RetryAfter)
@@ -101,7 +102,7 @@ func (c *denyCache) note(asked time.Time, p *Policy, key string, cost int, resul
 	if len(sh.keys) >= c.perShard && sh.keys[id] == nil {
 		sh.makeRoom(asked)
 	}
-	sh.keys[id] = &denial{cost: cost, asked: asked, since: asked, until: asked.Add(wait), results: append([]Result(nil), results...)}
+	sh.keys[id] = &denial{cost: cost, asked: asked, since: answered, until: asked.Add(wait), results: append([]Result(nil), results...)}
 }
 
 // makeRoom drops a denial that is over, or else any: Redis denies it still.

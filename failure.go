@@ -73,6 +73,8 @@ func (g *guard) call(ctx context.Context, ask func(context.Context) error) error
 	if cause := g.broken.Load(); cause != nil {
 		return fmt.Errorf("%w, and was not asked: %w", ErrStoreUnavailable, *cause)
 	}
+	deadline, hurried := ctx.Deadline()
+	hurried = hurried && time.Until(deadline) < g.timeout/2
 	bounded, cancel := context.WithTimeout(ctx, g.timeout)
 	q := &question{Context: bounded}
 	err := ask(q)
@@ -83,13 +85,18 @@ func (g *guard) call(ctx context.Context, ask func(context.Context) error) error
 			g.failures.Store(0)
 		}
 		return nil
-	case ctx.Err() != nil:
-		return ctx.Err() // the caller has gone: nobody's failure
+	case gone(ctx):
+		return ctx.Err() // nobody's failure
+	case hurried && ctx.Err() != nil: // the store had no time, which a client may have chosen
 	case !aboutOneKey(err) && g.failures.Add(1) >= breakAfter:
 		g.open(err)
 	}
 	return fmt.Errorf("%w: %w", ErrStoreUnavailable, err)
 }
+
+// gone reports whether nobody waits for an answer any more. A deadline that has
+// passed is another matter: the client is there, and the limits still hold.
+func gone(ctx context.Context) bool { return errors.Is(ctx.Err(), context.Canceled) }
 
 // A question is the context of one call of a store. A store that answers it from
 // memory says so: it tells nothing of the server behind.
@@ -123,8 +130,9 @@ func (g *guard) open(cause error) {
 // probe tries a broken store in the background, if it is time to. It makes a
 // decision of its own, because a store that can be read may not take a write.
 func (g *guard) probe(p *Policy) {
-	at, now := g.probeAt.Load(), g.now()
-	if g.broken.Load() == nil || now.UnixNano() < at || !g.probeAt.CompareAndSwap(at, now.Add(probeEvery+g.timeout).UnixNano()) {
+	at, now, pause := g.probeAt.Load(), g.now().UnixNano(), int64(probeEvery+g.timeout)
+	// A wait of more than the pause is of a clock that was set back meanwhile.
+	if wait := at - now; g.broken.Load() == nil || wait > 0 && wait <= pause || !g.probeAt.CompareAndSwap(at, now+pause) {
 		return
 	}
 	go func() {
@@ -170,7 +178,8 @@ func (l *Limiter) decide(ctx context.Context, p *Policy, key string, cost int, e
 		out.Result, out.err = p.tooMuch(cost)
 		return
 	}
-	if out.err = ctx.Err(); out.err != nil {
+	if gone(ctx) {
+		out.err = ctx.Err()
 		return
 	}
 	if l.guard == nil && len(p.limits) == 1 {
@@ -208,7 +217,7 @@ func (l *Limiter) decideGuarded(ctx context.Context, p *Policy, key string, cost
 	switch {
 	case err == nil:
 		return outcome{Result: combine(results), by: l.store}
-	case ctx.Err() != nil:
+	case gone(ctx):
 		return outcome{err: err}
 	}
 	l.guard.probe(p)

@@ -161,7 +161,8 @@ func TestAClientThatHangsUpIsNoFailureOfTheStoreAndItsRequestDoesNotRun(t *testi
 		r.Use(ratelimit.New(ratelimit.WithStore(store), ratelimit.WithLimit(ratelimit.PerMinute(1)), ratelimit.WithLogger(logger)))
 		r.GET("/", func(*gin.Context) { ran = true })
 		for range 20 {
-			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
+			ctx, cancel := context.WithCancel(context.Background())
+			time.AfterFunc(10*time.Millisecond, cancel)
 			w := httptest.NewRecorder()
 			r.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil).WithContext(ctx))
 			cancel()
@@ -171,6 +172,52 @@ func TestAClientThatHangsUpIsNoFailureOfTheStoreAndItsRequestDoesNotRun(t *testi
 		assert.EqualValues(t, 20, store.calls.Load(), "the breaker did not open")
 		assert.Empty(t, logged())
 	})
+}
+
+func TestADeadlineOfTheRequestIsNoHangUp(t *testing.T) {
+	for timeout, asked := range map[time.Duration]int32{
+		80 * time.Millisecond: 5,  // the breaker opens
+		20 * time.Millisecond: 20, // says nothing of the store: a client may have asked for it
+		0:                     20,
+	} {
+		for policy, want := range map[ratelimit.FailurePolicy]int{ratelimit.FailLocal: 200, ratelimit.FailOpen: 200, ratelimit.FailClosed: 503} {
+			synctest.Test(t, func(t *testing.T) {
+				logger, _ := logTo(t)
+				store := newFaulty()
+				store.mode.Store(hangs)
+				deadline := func(c *gin.Context) {
+					ctx, cancel := context.WithTimeout(c.Request.Context(), timeout)
+					defer cancel()
+					c.Request = c.Request.WithContext(ctx)
+					c.Next()
+				}
+				r := engine(deadline, ratelimit.New(ratelimit.WithStore(store), ratelimit.WithLimit(ratelimit.PerMinute(20)), ratelimit.WithFailure(policy), ratelimit.WithLogger(logger)))
+				for range 20 {
+					assert.Equal(t, want, get(r).StatusCode, "%v, %v", timeout, policy)
+				}
+				if policy == ratelimit.FailLocal {
+					assert.Equal(t, 429, get(r).StatusCode, "the limit holds")
+					asked := asked + asked/20
+					assert.Equal(t, asked, store.calls.Load(), "%v", timeout)
+				}
+			})
+		}
+	}
+}
+
+func TestAClockSetBackDoesNotKeepABrokenStoreFromBeingTried(t *testing.T) {
+	store := newFaulty()
+	logger, logged := logTo(t)
+	l, clock := limited(t, ratelimit.WithStore(store), ratelimit.WithLimit(ratelimit.PerMinute(1000)), ratelimit.WithFailure(ratelimit.FailClosed), ratelimit.WithLogger(logger))
+	store.mode.Store(fails)
+	for range 5 {
+		_, err := l.Allow(context.Background(), "k")
+		require.Error(t, err)
+	}
+	store.mode.Store(works)
+	clock.Advance(-time.Hour)
+	_, _ = l.Allow(context.Background(), "k") // sets off the probe
+	assert.Eventually(t, func() bool { return strings.Contains(logged(), "answers again") }, 5*time.Second, time.Millisecond)
 }
 
 func TestARefundGoesToTheStoreThatCounted(t *testing.T) {

@@ -203,7 +203,7 @@ func (l *Limiter) handle(c *gin.Context) {
 	case policy.dryRun:
 	case errors.Is(out.err, ErrCostExceedsLimit):
 		l.deny(c, out.Result, false)
-	case ctx.Err() != nil && out.err != nil:
+	case gone(ctx) && out.err != nil:
 		// Nobody is there to read an answer: neither run the request nor
 		// count it as anybody's failure.
 		c.AbortWithStatus(statusClientClosedRequest)
@@ -409,7 +409,9 @@ func (l *Limiter) Allow(ctx context.Context, key string) (Result, error) {
 func (l *Limiter) AllowN(ctx context.Context, key string, cost int) (Result, error) {
 	key = shortKey(key)
 	var out outcome
-	l.decide(ctx, l.base.policy, key, cost, nil, &out)
+	if out.err = ctx.Err(); out.err == nil {
+		l.decide(ctx, l.base.policy, key, cost, nil, &out)
+	}
 	if l.observer != nil {
 		l.observe(ctx, nil, l.base.policy, key, cost, out)
 	}

@@ -226,6 +226,7 @@ func (c *config) rows(table map[string]string) ([]routeRule, error) {
 			faults = append(faults, ruleFault(text, label, err))
 			continue
 		}
+		where.pattern = served(where.pattern)
 		rows = append(rows, routeRule{where, below, r})
 	}
 	return rows, errors.Join(faults...)
@@ -309,6 +310,11 @@ func (k keySpec) params() (names []string) {
 	return names
 }
 
+// served returns a pattern as requests have it ([gin.Context.FullPath]): Gin
+// takes the backslash away that makes a colon no parameter, and from the
+// patterns of [gin.Engine.Routes] too, but only with the first request.
+func served(pattern string) string { return strings.ReplaceAll(pattern, `\:`, ":") }
+
 // paramsOf returns the parameters of a Gin pattern: what follows a ":" or a "*"
 // up to the next "/". A "\:" is a colon.
 func paramsOf(pattern string) (names []string) {
@@ -361,7 +367,7 @@ func (l *Limiter) annotation(methods []string, pattern, text string) ([]routeRul
 	}
 	var rules []routeRule
 	for _, method := range methods {
-		rules = append(rules, routeRule{route{method, pattern}, false, r})
+		rules = append(rules, routeRule{route{method, served(pattern)}, false, r})
 	}
 	return rules, nil
 }

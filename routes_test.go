@@ -274,6 +274,20 @@ func TestNothingIsUnlimitedOrHasAFreshBudgetByItsSpelling(t *testing.T) {
 	}
 }
 
+func TestAColonThatIsNoParameterHasItsRule(t *testing.T) {
+	l, _ := limited(t, ratelimit.WithLimit(ratelimit.PerMinute(100)), ratelimit.WithRoutes(map[string]string{`POST /v1/a\:run`: "5/minute", "POST /v1/b:run": "6/minute"}))
+	r := routed(l, `POST /v1/a\:run`, `POST /v1/b\:run`)
+	l.Annotate(r, "7/minute").POST(`/v1/c\:run`, ok)
+	for range 2 { // Gin changes the patterns of its routes with the first request
+		require.NoError(t, l.Verify(r))
+		table := l.Table(r)
+		for i, want := range []string{"5", "6", "7"} {
+			assert.Equal(t, want+"/minute", table[i].Limits[0].String())
+			assert.Equal(t, want, limitOf(r, "POST "+[]string{"/v1/a:run", "/v1/b:run", "/v1/c:run"}[i]))
+		}
+	}
+}
+
 func TestARegisteredHEADOrOPTIONSRouteIsLimitedAndAPreflightPasses(t *testing.T) {
 	l, _ := limited(t, ratelimit.WithLimit(ratelimit.PerMinute(100)), ratelimit.WithRoutes(map[string]string{"/x": "2/minute"}))
 	r := routed(l, "GET /x", "HEAD /x", "OPTIONS /x")

@@ -185,7 +185,7 @@ func (s *RedisStore) take(ctx context.Context, p *Policy, key string, cost int, 
 	asked := s.now()
 	err := s.run(ctx, p, "take", key, cost, nil, results)
 	if err == nil && s.denied != nil {
-		s.denied.note(asked, p, key, cost, results)
+		s.denied.note(asked, s.now(), p, key, cost, results)
 	}
 	return err
 }

@@ -36,11 +36,11 @@ func (l *Limiter) Verify(engines ...*gin.Engine) error {
 	matched := map[*rule]bool{}
 	for _, r := range t.rules {
 		for _, to := range registered {
-			if !r.matches(to.method, to.pattern) {
+			if !r.matches(to.method, served(to.pattern)) {
 				continue
 			}
 			matched[r.rule] = true
-			if err := r.rule.checkParams(to.pattern); err != nil && t.find(to.method, to.pattern) == r.rule {
+			if err := r.rule.checkParams(to.pattern); err != nil && t.find(to.method, served(to.pattern)) == r.rule {
 				faults = append(faults, r.rule.fault("%w", err))
 			}
 		}
@@ -137,7 +137,7 @@ func (l *Limiter) Table(engine *gin.Engine) Table {
 	t := l.routes.Load()
 	var table Table
 	for _, to := range engine.Routes() {
-		r := t.find(to.Method, to.Path)
+		r := t.find(to.Method, served(to.Path))
 		if r == nil {
 			r = l.base
 		}
