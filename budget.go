@@ -369,7 +369,8 @@ func roundUp(fraction int64) int64 {
 	return 0
 }
 
-// A ring is a queue of times, oldest first, that grows as it needs to.
+// A ring is a queue of times, oldest first, that grows and shrinks as it needs
+// to.
 type ring struct {
 	times []int64 // its length is a power of two
 	head  int
@@ -396,6 +397,20 @@ func (r *ring) settle(now, period int64) {
 	for i := r.count - 1; i >= 0 && *r.slot(i) > now; i-- {
 		*r.slot(i) = now
 	}
+	if len(r.times) > minRing && 8*r.count <= len(r.times) {
+		r.resize(2 * r.count)
+	}
+}
+
+const minRing = 4
+
+// resize makes room for n times, and some more.
+func (r *ring) resize(n int) {
+	resized := make([]int64, max(minRing, 1<<bits.Len(uint(max(0, n-1)))))
+	for i := range r.count {
+		resized[i] = *r.slot(i)
+	}
+	r.times, r.head = resized, 0
 }
 
 func (r *ring) drop(n int64) {
@@ -405,11 +420,7 @@ func (r *ring) drop(n int64) {
 
 func (r *ring) push(now, times int64) {
 	if need := r.count + int(times); need > len(r.times) {
-		grown := make([]int64, max(4, 1<<bits.Len(uint(need-1))))
-		for i := range r.count {
-			grown[i] = *r.slot(i)
-		}
-		r.times, r.head = grown, 0
+		r.resize(need)
 	}
 	for range times {
 		r.count++

@@ -142,8 +142,9 @@ func (s *MemoryStore) takeOne(p *Policy, key string, cost int64, r *Result) {
 		st = after
 	}
 	e.save(st)
+	e.mark(b, cost, fits)
 	b.report(r, st, now, cost, fits)
-	s.unlock(sh, now)
+	s.unlock(sh)
 }
 
 // takeAll is Take for several limits, which hold together.
@@ -179,18 +180,19 @@ func (s *MemoryStore) takeAll(p *Policy, key string, cost int64, results []Resul
 			b.record(&st, now, cost)
 			e.save(st)
 		}
+		e.mark(b, cost, results[i].Allowed)
 		b.report(&results[i], st, now, cost, results[i].Allowed)
 	}
-	s.unlock(sh, now)
+	s.unlock(sh)
 }
 
 // unlock ends a decision, and sweeps when it is time to.
-func (s *MemoryStore) unlock(sh *shard, now int64) {
+func (s *MemoryStore) unlock(sh *shard) {
 	sh.calls++
 	sweep := sh.calls&s.sweepEvery.Load() == 0
 	sh.mu.Unlock()
 	if sweep {
-		s.sweep(now)
+		s.sweep()
 	}
 }
 
@@ -262,7 +264,7 @@ func (s *MemoryStore) insertMissing(sh *shard, hash uint64, key string, budgets 
 			freed, soonest := sh.evict(now, hash, key)
 			if !freed {
 				sh.mu.Unlock()
-				freed, elsewhere := s.evictElsewhere(sh, now)
+				freed, elsewhere := s.evictElsewhere(sh)
 				sh.mu.Lock()
 				return freed, min(soonest, elsewhere)
 			}
@@ -287,7 +289,7 @@ func (s *MemoryStore) reserve() bool {
 
 // evictElsewhere frees a place in any shard but the one given, or says when it
 // could.
-func (s *MemoryStore) evictElsewhere(not *shard, now int64) (freed bool, soonest int64) {
+func (s *MemoryStore) evictElsewhere(not *shard) (freed bool, soonest int64) {
 	soonest = math.MaxInt64
 	for i := range s.shards {
 		sh := &s.shards[i]
@@ -295,13 +297,13 @@ func (s *MemoryStore) evictElsewhere(not *shard, now int64) (freed bool, soonest
 			continue
 		}
 		sh.mu.Lock()
-		freed, until := sh.evict(now, 0, "")
+		freed, until := sh.evict(s.now(), 0, "")
 		if freed {
 			s.held.Add(-1)
 		}
 		sh.mu.Unlock()
 		if freed {
-			return true, now
+			return true, 0
 		}
 		soonest = min(soonest, until)
 	}
@@ -325,12 +327,13 @@ const (
 // sweep removes some of what has expired from the shard whose turn it is. Each
 // call may sweep any shard, so that one busy key is enough to free the memory
 // of all the others.
-func (s *MemoryStore) sweep(now int64) {
+func (s *MemoryStore) sweep() {
 	sh := &s.shards[s.sweepNext.Add(1)&uint32(len(s.shards)-1)]
 	if !sh.mu.TryLock() {
 		return
 	}
-	removed := sh.removeExpired(now, sweepBatch)
+	// The clock again: an entry of this shard may be later than the decision.
+	removed := sh.removeExpired(s.now(), sweepBatch)
 	s.held.Add(int64(-removed)) // before the lock is free, or somebody finds a full store with room in it
 	sh.mu.Unlock()
 	every := uint32(sweepSeldom)

@@ -188,6 +188,30 @@ func TestWhenFullADeniedClientStaysDenied(t *testing.T) {
 	}
 }
 
+func TestWhenFullAClientDeniedALargeCostStaysDenied(t *testing.T) {
+	for _, algorithm := range algorithms {
+		t.Run(algorithm.String(), func(t *testing.T) {
+			clock := ratelimittest.NewClock()
+			store := ratelimit.NewMemoryStore(ratelimit.WithMaxKeys(1000), ratelimit.WithClock(clock.Now))
+			l := must(ratelimit.NewLimiter(ratelimit.WithStore(store), ratelimit.WithAlgorithm(algorithm), ratelimit.WithLimit(ratelimit.PerHour(100))))
+			ctx := context.Background()
+			exhaust := func(key string) {
+				for must(l.AllowN(ctx, key, 30)).Allowed {
+				}
+				_ = must(l.Allow(ctx, key)) // does not make it forget the 30
+			}
+			exhaust("attacker")
+			for i := range 5000 {
+				exhaust("decoy" + strconv.Itoa(i))
+			}
+			assert.False(t, must(l.AllowN(ctx, "attacker", 30)).Allowed)
+			clock.Advance(3 * time.Hour)
+			assert.True(t, must(l.AllowN(ctx, "attacker", 30)).Allowed)
+			assert.True(t, must(l.AllowN(ctx, "newcomer", 30)).Allowed)
+		})
+	}
+}
+
 func TestANewKeyIsDeniedWhileTheStoreIsFullOfDeniedOnesAndAdmittedWhenTheFirstIsDone(t *testing.T) {
 	clock := ratelimittest.NewClock()
 	store := ratelimit.NewMemoryStore(ratelimit.WithMaxKeys(200), ratelimit.WithClock(clock.Now))

@@ -34,7 +34,7 @@ type entry struct {
 	at      int64
 	n, prev uint32 // neither is beyond maxRequests
 	tag     uint32 // the upper half of the key's hash: its place in the index
-	length  uint8  // of the key in inline, or keyElsewhere
+	length  uint8  // of the key in inline, or keyElsewhere; above that, see mark
 	inline  [inlineKey]byte
 }
 
@@ -45,8 +45,9 @@ type more struct {
 }
 
 const (
-	inlineKey    = 27 // an IPv6 network has up to 26
-	keyElsewhere = math.MaxUint8
+	inlineKey    = 27 // what an IPv6 network has at most
+	lengthBits   = 5
+	keyElsewhere = 1<<lengthBits - 1
 )
 
 func newEntry(hash uint64, key string, b *budget, now int64) entry {
@@ -68,10 +69,33 @@ func tagOf(hash uint64) uint32 { return uint32(hash >> 32) }
 
 // is reports whether e is of key.
 func (e *entry) is(key string) bool {
-	if e.length == keyElsewhere {
+	length := int(e.length & keyElsewhere)
+	if length == keyElsewhere {
 		return e.more.key == key
 	}
-	return len(key) == int(e.length) && string(e.inline[:e.length]) == key
+	return len(key) == length && string(e.inline[:length]) == key
+}
+
+// mark remembers that a cost of more than 1 was denied, until as much is
+// admitted: in sevenths of the quota, rounded up.
+func (e *entry) mark(b *budget, cost int64, allowed bool) {
+	marked := e.length >> lengthBits
+	if cost == 1 && (!allowed || marked == 0) {
+		return
+	}
+	sevenths := uint8((7*cost + b.quota - 1) / b.quota)
+	switch {
+	case !allowed:
+		marked = max(marked, sevenths)
+	case sevenths >= marked:
+		marked = 0
+	}
+	e.length = marked<<lengthBits | e.length&keyElsewhere
+}
+
+// needs is the quota that e must have for nothing to be denied.
+func (e *entry) needs() int64 {
+	return max(1, (int64(e.length>>lengthBits)*e.budget.quota+6)/7)
 }
 
 func (e *entry) load() state {
@@ -233,10 +257,10 @@ func (sh *shard) evict(now int64, hash uint64, key string) (freed bool, soonest 
 		remaining := e.budget.remaining(st, now)
 		if e.budget.resetAfter(st, now) == 0 {
 			sh.remove(position)
-			return true, now
+			return true, 0
 		}
-		if remaining < 1 {
-			soonest = min(soonest, now+e.budget.wait(st, now, 1))
+		if needs := e.needs(); remaining < needs {
+			soonest = min(soonest, now+e.budget.wait(st, now, needs))
 			continue
 		}
 		if used := 1 - float64(remaining)/float64(e.budget.quota); used < least {
@@ -250,7 +274,7 @@ func (sh *shard) evict(now int64, hash uint64, key string) (freed bool, soonest 
 		return false, soonest
 	}
 	sh.remove(best)
-	return true, now
+	return true, 0
 }
 
 // step moves the hand on and returns the position it was at.

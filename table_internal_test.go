@@ -64,6 +64,19 @@ func TestAShardShrinksAsItEmpties(t *testing.T) {
 	require.LessOrEqual(t, len(sh.index), 4*minEntries)
 }
 
+func TestALogShrinksAsItEmpties(t *testing.T) {
+	var r ring
+	r.push(0, 10_000)
+	r.push(1, 3)
+	r.settle(100, 100)
+	require.Equal(t, []int64{1, 1, 1}, []int64{r.at(0), r.at(1), r.at(2)})
+	require.Len(t, r.times, 8)
+	r.settle(101, 100)
+	require.Len(t, r.times, minRing)
+	r.push(102, 5)
+	require.EqualValues(t, 5, r.len())
+}
+
 // white-box: the settings of the arithmetic that no Limit can reach from
 // outside in a test's time.
 func TestTheArithmeticHoldsAtTheBoundsOfALimit(t *testing.T) {
