@@ -87,6 +87,33 @@ func TestEachFailurePolicyHoldsOverHTTP(t *testing.T) {
 	}
 }
 
+func TestLimitersOfOneNameShareTheirBudgetAlsoWhileTheStoreFails(t *testing.T) {
+	faulty := newFaulty()
+	faulty.mode.Store(fails)
+	nowhere := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, DialerRetries: 1})
+	defer nowhere.Close()
+	for name, store := range map[string]ratelimit.Store{
+		"faulty": faulty,
+		"redis":  ratelimit.NewRedisStore(nowhere),
+	} {
+		t.Run(name, func(t *testing.T) {
+			logger, _ := logTo(t)
+			allowed := func(name string) (n int) {
+				l := must(ratelimit.NewLimiter(ratelimit.WithName(name), ratelimit.WithStore(store), ratelimit.WithLimit(ratelimit.PerHour(5)), ratelimit.WithLogger(logger)))
+				for range 10 {
+					if must(l.Allow(context.Background(), "k")).Allowed {
+						n++
+					}
+				}
+				return n
+			}
+			assert.Equal(t, 5, allowed("api"))
+			assert.Equal(t, 0, allowed("api"), "used up by the other")
+			assert.Equal(t, 5, allowed("other"))
+		})
+	}
+}
+
 func TestTheBreakerStopsAskingProbesInTheBackgroundAndLogsEachChangeOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		logger, logged := logTo(t)

@@ -67,7 +67,7 @@ type Result struct {
 // in fixed windows ([WithAlgorithm]), tells clients where they stand in
 // X-RateLimit headers ([WithHeaders]), and answers 429 with a body of type
 // application/problem+json ([WithDeniedHandler]). CORS preflights pass
-// uncounted. Only the limit has no default ([WithLimit]).
+// uncounted unless their route has a rule for OPTIONS. Only the limit has no default ([WithLimit]).
 //
 // Several of these middlewares in one chain add up: a request passes if each
 // of them lets it, and the headers tell of the strictest.
@@ -159,6 +159,11 @@ func NewLimiter(opts ...Option) (*Limiter, error) {
 	}
 	if c.failure == FailLocal {
 		l.memory = c.newMemoryStore()
+		if claims, ok := c.store.(interface {
+			standIn(name string, own *MemoryStore) *MemoryStore
+		}); ok {
+			l.memory = claims.standIn(policy.name, l.memory)
+		}
 	}
 	return l, nil
 }
@@ -168,7 +173,7 @@ func NewLimiter(opts ...Option) (*Limiter, error) {
 func (l *Limiter) Middleware() gin.HandlerFunc { return l.handle }
 
 func (l *Limiter) handle(c *gin.Context) {
-	if isPreflight(c.Request) || l.skip != nil && l.skip(c) {
+	if isPreflight(c.Request) && !l.hasRuleForOptions(c) || l.skip != nil && l.skip(c) {
 		return
 	}
 	v := visitOf(c)
@@ -232,6 +237,13 @@ const statusClientClosedRequest = 499
 func isPreflight(r *http.Request) bool {
 	return r.Method == http.MethodOptions &&
 		r.Header.Get("Origin") != "" && r.Header.Get("Access-Control-Request-Method") != ""
+}
+
+// hasRuleForOptions reports whether the route of c was given a rule under the
+// method OPTIONS. Who wrote that means its handler, which a client could else
+// run without limit by sending the headers of a preflight.
+func (l *Limiter) hasRuleForOptions(c *gin.Context) bool {
+	return l.routes.Load().exact[route{http.MethodOptions, c.FullPath()}] != nil
 }
 
 // ruleOf returns the rule of this request's route, else the default. What
@@ -421,8 +433,9 @@ func (l *Limiter) AllowN(ctx context.Context, key string, cost int) (Result, err
 	return out.Result, out.err
 }
 
-// Peek returns what [Limiter.Allow] would say, and consumes nothing: Allowed
-// is whether one request would be admitted now, Remaining how many would be.
+// Peek returns what [Limiter.Allow] would say under the limits of [WithLimit],
+// and consumes nothing: Allowed is whether one request would be admitted now,
+// Remaining how many would be.
 func (l *Limiter) Peek(ctx context.Context, key string) (Result, error) {
 	results := make([]Result, len(l.base.policy.limits))
 	err := l.ask(ctx, func(ctx context.Context, s Store) error { return s.Peek(ctx, l.base.policy, shortKey(key), results) })
@@ -448,18 +461,40 @@ func (l *Limiter) Refund(ctx context.Context, key string, cost int) error {
 	})
 }
 
-// Reset gives key its full quota again: under the default limit, and under the
-// rule of every route. The key is that of [Limiter.Key], which may differ from
-// route to route.
+// Reset gives key its full quota again: under the default limit, under the rule
+// of every route, and under what [WithLimitFunc] has chosen in this process so
+// far. The key is that of [Limiter.Key], which may differ from route to route.
 func (l *Limiter) Reset(ctx context.Context, key string) error {
 	key = shortKey(key)
 	return l.ask(ctx, func(ctx context.Context, s Store) error {
 		faults := []error{s.Reset(ctx, l.base.policy, key)}
-		for _, p := range l.routes.Load().policies() {
+		for _, p := range append(l.routes.Load().policies(), l.chosenPolicies()...) {
 			faults = append(faults, s.Reset(ctx, p, key))
 		}
 		return errors.Join(faults...)
 	})
+}
+
+// chosenPolicies returns policies of WithLimitFunc that have, between them,
+// every budget that the default limit has not.
+func (l *Limiter) chosenPolicies() (policies []*Policy) {
+	known := map[string]bool{}
+	add := func(p *Policy) (added bool) {
+		for _, budget := range p.redisTails {
+			added = added || !known[budget]
+			known[budget] = true
+		}
+		return added
+	}
+	add(l.base.policy)
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	for _, p := range l.policies {
+		if add(p) {
+			policies = append(policies, p)
+		}
+	}
+	return policies
 }
 
 // ask calls the store within the deadline. It is not for decisions: there is

@@ -297,6 +297,17 @@ func TestARegisteredHEADOrOPTIONSRouteIsLimitedAndAPreflightPasses(t *testing.T)
 	assert.Equal(t, "", limitOf(r, "OPTIONS /x", "Origin: https://a.example", "Access-Control-Request-Method: GET"))
 }
 
+func TestAPreflightOfARouteWithARuleForOPTIONSCounts(t *testing.T) {
+	l, _ := limited(t, ratelimit.WithLimit(ratelimit.PerMinute(100)), ratelimit.WithRoutes(map[string]string{"OPTIONS /row": "2/minute"}))
+	r := routed(l, "OPTIONS /row", "OPTIONS /default")
+	l.Annotate(r, "2/minute").Any("/any", ok)
+	for path, want := range map[string][]int{"/row": {200, 200, 429}, "/any": {200, 200, 429}, "/default": {200, 200, 200}} {
+		for _, status := range want {
+			assert.Equal(t, status, send(r, "OPTIONS", path, "Origin: https://a.example", "Access-Control-Request-Method: GET").StatusCode, path)
+		}
+	}
+}
+
 func TestATableThatCannotBeMeantIsAnErrorThatNamesRouteAndRule(t *testing.T) {
 	const form = `a route is written like "POST /login", "/search" or "/admin/*"`
 	const known = "(use GET, HEAD, POST, PUT, PATCH, DELETE, CONNECT, OPTIONS, TRACE, or none for any)"
@@ -416,6 +427,21 @@ func TestResetUnblocksAKeyUnderEveryRule(t *testing.T) {
 	require.NoError(t, l.Reset(context.Background(), "ip:192.0.2.1"))
 	for _, path := range paths {
 		assert.Equal(t, 200, send(r, "GET", path).StatusCode, path)
+	}
+}
+
+func TestResetUnblocksAKeyUnderWhatTheFunctionHasChosen(t *testing.T) {
+	plan := ratelimit.PerMinute(3)
+	l, _ := limited(t, ratelimit.WithLimit(ratelimit.PerMinute(100)), ratelimit.WithLimitFunc(func(*gin.Context) []ratelimit.Limit { return []ratelimit.Limit{plan} }))
+	r := engine(l.Middleware())
+	plans := []ratelimit.Limit{plan, ratelimit.PerHour(4), ratelimit.PerHour(5), ratelimit.PerDay(6)}
+	for _, plan = range plans {
+		for get(r).StatusCode == 200 {
+		}
+	}
+	require.NoError(t, l.Reset(context.Background(), "ip:192.0.2.1"))
+	for _, plan = range plans {
+		assert.Equal(t, 200, get(r).StatusCode, plan)
 	}
 }
 

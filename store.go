@@ -170,6 +170,7 @@ func limitsString(limits []Limit) string {
 type Claims struct {
 	mu       sync.Mutex
 	settings map[string]string
+	standIns map[string]*MemoryStore
 }
 
 // Claim notes that a limiter counts under name with the given settings, and
@@ -191,4 +192,19 @@ func (c *Claims) Claim(name, settings string) error {
 	}
 	c.settings[name] = settings
 	return nil
+}
+
+// standIn returns what stands in for the store while it fails: of limiters that
+// share a budget the first one's, so that they share it then too.
+func (c *Claims) standIn(name string, own *MemoryStore) *MemoryStore {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if first := c.standIns[name]; first != nil {
+		return first
+	}
+	if c.standIns == nil {
+		c.standIns = map[string]*MemoryStore{}
+	}
+	c.standIns[name] = own
+	return own
 }
