@@ -36,11 +36,13 @@ func FuzzKeys(f *testing.F) {
 		"query":  limiter(query),
 		"cookie": limiter(ratelimit.KeyByCookie("sid")),
 		"param":  limiter(ratelimit.KeyByParam("id")),
+		"host":   limiter(ratelimit.KeyByHeader("Host")),
 		"custom": limiter(func(c *gin.Context) string { return c.GetHeader("X-API-Key") }),
 		"join":   limiter(ratelimit.JoinKeys(header)),
 	}
 	join := limiter(ratelimit.JoinKeys(header, query))
 	first := limiter(ratelimit.FirstKey(user, header))
+	route := limiter(ratelimit.KeyByRoute())
 	engine := gin.New()
 	_ = engine.SetTrustedProxies(nil)
 
@@ -50,6 +52,7 @@ func FuzzKeys(f *testing.F) {
 		c := gin.CreateTestContextOnly(httptest.NewRecorder(), engine)
 		c.Request = httptest.NewRequest(http.MethodGet, "/", nil)
 		c.Request.RemoteAddr = "203.0.113.7:4711"
+		c.Request.Method, c.Request.Host = value, value
 		c.Request.URL.RawQuery = url.Values{"q": {inQuery}}.Encode()
 		c.Request.Header["X-Api-Key"] = []string{value}
 		c.Request.Header["Cookie"] = []string{"sid=" + value}
@@ -100,6 +103,9 @@ func FuzzKeys(f *testing.F) {
 			}
 			if got := first.Key(with(value, "")); got != want {
 				t.Fatalf("FirstKey is %q, its first key %q", got, want)
+			}
+			if got := route.Key(with(value, "")); got != "route:none" {
+				t.Fatalf("a client that matches no route chose %q", got)
 			}
 		}
 		// Among the pairs are those that would be one text without escapes.

@@ -227,7 +227,7 @@ func readTag(tag reflect.StructTag) (map[string]string, error) {
 	for rest := strings.TrimLeft(string(tag), " "); rest != ""; rest = strings.TrimLeft(rest, " ") {
 		name, quoted, _ := strings.Cut(rest, ":")
 		prefix, err := strconv.QuotedPrefix(quoted)
-		if err != nil || !strings.HasPrefix(quoted, `"`) || strings.ContainsAny(name, " \"\t") {
+		if err != nil || !strings.HasPrefix(quoted, `"`) || name == "" || strings.ContainsFunc(name, notInTagName) {
 			return nil, fmt.Errorf("the tag %q is not of the form name:\"value\" at %q", tag, rest)
 		}
 		value, _ := strconv.Unquote(prefix)
@@ -245,3 +245,6 @@ func readTag(tag reflect.StructTag) (map[string]string, error) {
 	}
 	return pairs, nil
 }
+
+// notInTagName is where reflect ends the name of a tag.
+func notInTagName(r rune) bool { return r <= ' ' || r == '"' || r == 0x7f }

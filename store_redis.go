@@ -351,9 +351,32 @@ func (p *Policy) readReply(reply any, cost int64, results []Result) error {
 		case TokenBucket:
 			st = state{at: x, n: y}
 		}
+		if !b.possible(st, now, cost, fits) {
+			return fmt.Errorf("ratelimit: redis: unexpected reply %v", reply)
+		}
 		b.report(&results[i], st, now, cost, fits)
 	}
 	return nil
+}
+
+// possible reports whether a script can have answered with st. What it cannot
+// have, like an answer that is no script's, would be divided by here.
+func (b *budget) possible(st state, now, cost int64, fits bool) bool {
+	if st.n < 0 || st.prev < 0 {
+		return false
+	}
+	switch elapsed := now - st.at; b.algorithm {
+	case SlidingWindowCounter:
+		if elapsed < 0 || elapsed >= b.period {
+			return false
+		}
+	case TokenBucket:
+		if elapsed > 0 || st.n >= b.requests {
+			return false
+		}
+	}
+	_, fit := b.spend(st, now, cost)
+	return fits || !fit
 }
 
 // A sendOnce is a command that go-redis does not retry.
