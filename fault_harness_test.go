@@ -271,7 +271,7 @@ func (l *load) healthy() bool {
 	for _, s := range l.servers {
 		for n := range 24 {
 			at := l.target(n)
-			at.key = fmt.Sprintf("health-%d", n)
+			at.key = fmt.Sprintf("health-%d-%d", time.Now().UnixNano(), n) // new: a denial may come from a cache
 			resp, err := get1(l.client, s.url, at)
 			if err != nil || resp.Header.Get("X-RateLimit-Limit") == "" {
 				return false
@@ -332,6 +332,7 @@ func (l *load) judge(t *testing.T, losses int) verdict {
 	// Room for two cores that run Redis, three instances and this load.
 	const slack = 900 * time.Millisecond
 	assert.Less(t, v.slowest, faultTimeout+slack, "the slowest request")
+	assert.Less(t, v.p99, faultTimeout+slack/3, "of a hundred the slowest")
 	most := faultLimit * (1 + losses)
 	for at, k := range l.keys {
 		v.degraded += k.degraded

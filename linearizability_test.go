@@ -187,6 +187,7 @@ func TestConcurrentCallsForOneKeyHaveAnOrderThatExplainsEveryAnswer(t *testing.T
 				for range rounds {
 					history := record(t, store, policy, "k", 6, calls)
 					linearizable(t, history, sequential(limits, stale))
+					require.True(t, slices.ContainsFunc(history, wasAdmitted), "where denials may be old, to deny everything explains them")
 					require.NoError(t, store.Reset(context.Background(), policy, "k"))
 					concurrent += overlaps(history)
 				}
@@ -194,6 +195,11 @@ func TestConcurrentCallsForOneKeyHaveAnOrderThatExplainsEveryAnswer(t *testing.T
 			assert.Positive(t, concurrent, "calls ran beside one another")
 		})
 	}
+}
+
+func wasAdmitted(op porcupine.Operation) bool {
+	got := op.Output.(answer)
+	return op.Input.(call).kind == "take" && got[0].allowed && got[1].allowed
 }
 
 // A twoStepStore looks and then counts, as a store must not.

@@ -110,8 +110,8 @@ func (o *oracle) admit(key string, a admission) error {
 	return nil
 }
 
-// refund takes cost off what was admitted last: of several requests that could
-// be meant, the one that leaves the store least room.
+// refund takes cost off what was admitted last. Of several requests that could
+// be meant a store may choose; with this choice none is accused of what it may do.
 func (o *oracle) refund(key string, cost int) {
 	o.refunded[key] = true
 	list := o.admitted[key]

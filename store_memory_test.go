@@ -61,6 +61,17 @@ func drawStep(t *rapid.T, last []ratelimit.Result, unit time.Duration) time.Dura
 	return rapid.SampledFrom(steps).Draw(t, "step")
 }
 
+// drawLeft draws what is left of the decision that a refund is of, or nil.
+func drawLeft(t *rapid.T, last []ratelimit.Result) (left []time.Duration) {
+	if last != nil && rapid.Bool().Draw(t, "of a decision") {
+		elapsed := rapid.SampledFrom([]time.Duration{0, time.Nanosecond, time.Second}).Draw(t, "elapsed")
+		for _, r := range last {
+			left = append(left, r.ResetAfter-elapsed)
+		}
+	}
+	return left
+}
+
 func TestMemoryStoreAgreesWithTheModelInEveryNumber(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		policy := drawPolicy(t)
@@ -91,13 +102,7 @@ func TestMemoryStoreAgreesWithTheModelInEveryNumber(t *testing.T) {
 				require.Equal(t, model.peek(key, now), got)
 				last = got
 			case "refund":
-				var left []time.Duration
-				if last != nil && rapid.Bool().Draw(t, "of a decision") {
-					elapsed := rapid.SampledFrom([]time.Duration{0, time.Nanosecond, time.Second}).Draw(t, "elapsed")
-					for _, r := range last {
-						left = append(left, r.ResetAfter-elapsed)
-					}
-				}
+				left := drawLeft(t, last)
 				require.NoError(t, store.Refund(ctx, policy, key, cost, left))
 				model.refund(key, now, int64(cost), left)
 			case "reset":

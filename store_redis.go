@@ -347,10 +347,11 @@ func (p *Policy) readReply(reply any, cost int64, results []Result) error {
 		case SlidingWindowLog:
 			st = state{n: x, at: y, prev: z}
 		case SlidingWindowCounter:
-			st = state{at: x, n: y, prev: z}
+			st = state{at: x, n: y, prev: min(z, maxRequests)}
 		case TokenBucket:
 			st = state{at: x, n: y}
 		}
+		st.n = min(st.n, maxRequests) // somebody else may have written the key
 		if !b.possible(st, now, cost, fits) {
 			return fmt.Errorf("ratelimit: redis: unexpected reply %v", reply)
 		}

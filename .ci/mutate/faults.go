@@ -36,7 +36,7 @@ var faults = []fault{
 	{"a refund reaches another window", "budget.go", "left == anyDecision || b.resetAfter(st, now) <= left", "left == anyDecision || left > 0", inMemory},
 	{"a refund of what came back by itself", "budget.go", "if left == 0 {\n\t\treturn st\n\t}", "", inMemory + "|ALateRefund"},
 	{"a period is rounded down", "budget.go", "(period + time.Millisecond - 1) / time.Millisecond * time.Millisecond", "period / time.Millisecond * time.Millisecond", inMemory},
-	{"budgets of different periods are one", "budget.go", "b.period == o.period && b.algorithm == o.algorithm", "b.algorithm == o.algorithm", "Neighbours|SeveralLimits"},
+	{"budgets of different periods are one", "budget.go", "b.period == o.period && b.span == o.span && b.algorithm", "b.algorithm", "Neighbours|SeveralLimits"},
 	{"remaining below zero", "budget.go", "int(max(0, b.remaining(st, now)))", "int(b.remaining(st, now))", "NumberOfRequestsMayChange"},
 	{"the promise of the sliding log", "budget.go", "return st, st.n+cost <= b.quota", "return st, st.n+cost <= b.quota+1", promises},
 
@@ -46,7 +46,7 @@ var faults = []fault{
 	{"memory: one key more than the bound", "store_memory.go", "held >= s.maxKeys", "held > s.maxKeys", "NeverHoldsMore"},
 	{"memory: a reset key is still counted", "store_memory.go", "\t\t\tsh.remove(at)\n\t\t\ts.held.Add(-1)", "\t\t\tsh.remove(at)", "ResetMakesRoom"},
 	{"memory: nothing is swept", "store_memory.go", "sh.calls&s.sweepEvery.Load() == 0", "false", "MemoryComesBack"},
-	{"memory: who is denied makes room", "table.go", "if remaining < 1 {", "if remaining < 0 {", "ADeniedClientStaysDenied|ANewKeyIsDenied"},
+	{"memory: who is denied makes room", "table.go", "if needs := e.needs(); remaining < needs {", "if needs := e.needs(); remaining < needs-1 {", "ADeniedClientStaysDenied|ANewKeyIsDenied"},
 	{"memory: who is near the limit makes room", "table.go", "used := 1 - float64(remaining)/float64(e.budget.quota)", "used := float64(remaining) / float64(e.budget.quota)", "FurthestFromTheirLimit"},
 	{"memory: a key takes its own place", "table.go", "if e.tag == tagOf(hash) && e.is(key) {", "if false {", "TakesNoPlaceOfItsOwn"},
 	{"memory: a shard that spared a key its own is full for all others", "table.go", "\t\t\town = true\n", "", "AShardThatSpared"},
@@ -75,7 +75,7 @@ var faults = []fault{
 	{"lua sliding log: what is in the future stays there", "lua/sliding_window_log.lua", "if newest[i] > now then", "if false then", "AlsoWhereTheClock"},
 	{"lua sliding counter: that the clock was set back is not written down", "lua/sliding_window_counter.lua", "s, mend[i] = now, true", "s = now", "AlsoWhereTheClock"},
 	{"lua sliding counter: expires a window too early", "lua/sliding_window_counter.lua", "local left = (start[i] + 2 * arg(i, 2))", "local left = (start[i] + arg(i, 2))", inRedis},
-	{"lua token bucket: a clock set back locks out", "lua/token_bucket.lua", "elseif t > empty or (t == empty and f > emptyPart) then", "elseif false then", "AClockThatWasSetBack"},
+	{"lua token bucket: a clock set back locks out", "lua/token_bucket.lua", "elseif t >= empty then", "elseif false then", "AClockThatWasSetBack"},
 
 	// The Redis store.
 	{"redis: a command is sent again", "store_redis.go", "func (sendOnce) NoRetry() bool { return true }", "func (sendOnce) NoRetry() bool { return false }", "WhoseAnswerIsLost"},
@@ -95,10 +95,10 @@ var faults = []fault{
 
 	// Failures.
 	{"the breaker opens a failure late", "failure.go", "g.failures.Add(1) >= breakAfter", "g.failures.Add(1) > breakAfter", outage},
-	{"a client that hung up is a failure", "failure.go", "\tcase ctx.Err() != nil:\n\t\treturn ctx.Err() // the caller has gone: nobody's failure\n", "", outage},
+	{"a client that hung up is a failure", "failure.go", "\tcase gone(ctx):\n\t\treturn ctx.Err() // nobody's failure\n", "", outage},
 	{"failures with successes between them add up", "failure.go", "if !q.fromMemory && g.failures.Load() != 0 {", "if false {", outage},
 	{"denials from memory hide that the store is down", "failure.go", "\t\tq.fromMemory = true\n", "\t\t_ = q\n", "DoNotHide"},
-	{"every request probes a broken store", "failure.go", " || !g.probeAt.CompareAndSwap(at, now.Add(probeEvery+g.timeout).UnixNano())", "", outage},
+	{"every request probes a broken store", "failure.go", " || !g.probeAt.CompareAndSwap(at, now+pause)", "", outage},
 	{"a call has ten times its deadline", "failure.go", "bounded, cancel := context.WithTimeout(ctx, g.timeout)", "bounded, cancel := context.WithTimeout(ctx, 10*g.timeout)", outage},
 	{"FailLocal lets everything pass", "failure.go", "_ = l.memory.Take(ctx, p, key, cost, results)", "results[0] = Result{Allowed: true}", outage},
 	{"a cost that never fits is asked for", "failure.go", "case cost > p.maxCost:", "case cost > p.maxCost+1:", "CostsThatCanNever|CostOfARequest"},
@@ -113,8 +113,8 @@ var faults = []fault{
 	{"invented headers while the store is down", "ratelimit.go", "if !out.degraded { // else", "if true { // else", outage},
 	{"one limiter decides twice", "visit.go", "case l:\n\t\t\treturn false", "case l:\n\t\t\treturn true", "OneLimiterDecidesOnce"},
 	{"the third limiter of a chain decides twice", "visit.go", "\tv.more = append(v.more, l)\n", "", "DecidesOnce"},
-	{"preflights are counted", "ratelimit.go", "if isPreflight(c.Request) || l.skip", "if l.skip", "Preflights"},
-	{"a client that hung up is a failure of the server", "ratelimit.go", "case ctx.Err() != nil && out.err != nil:", "case false:", "HungUp|HangsUp"},
+	{"preflights are counted", "ratelimit.go", "if isPreflight(c.Request) && !l.hasRuleForOptions(c) || l.skip", "if l.skip", "Preflights"},
+	{"a client that hung up is a failure of the server", "ratelimit.go", "case gone(ctx) && out.err != nil:", "case false:", "HungUp|HangsUp"},
 	{"one limit of several is enough", "ratelimit.go", "r.Allowed = a.Allowed && b.Allowed", "r.Allowed = a.Allowed || b.Allowed", "SeveralLimitsHold"},
 	{"the shortest wait of several", "ratelimit.go", "r.RetryAfter = max(a.RetryAfter, b.RetryAfter)", "r.RetryAfter = min(a.RetryAfter, b.RetryAfter)", "SeveralLimitsHold"},
 	{"a dry run counts with what is enforced", "options.go", `return c.name + " (dry-run)"`, `return c.name + ""`, "DryRun"},
@@ -136,4 +136,20 @@ var faults = []fault{
 	{"a function of the user's can name any client", "keyfunc.go", "return k.appendValue(dst, k.fn(c))", "return append(dst, k.fn(c)...), true", byKey},
 	{"routes are counted by path", "keyfunc.go", "pattern := c.FullPath()", "pattern := c.Request.URL.Path", "KeyByRoute"},
 	{"hashes of 16 bits", "keyfunc.go", "sum[:16]", "sum[:2]", "ObserverSees|KeysInRedis"},
+
+	// Found by reading, and then shown by a test.
+	{"token bucket: a denial under a smaller burst refills", "budget.go", "if latest := now + b.span; st", "if latest := now + b.capacity.whole; st", "ASmallerBurst"},
+	{"lua token bucket: a denial under a smaller burst refills", "lua/token_bucket.lua", "local latest = now + ARGV[at + 5]", "local latest = empty", "ASmallerBurst"},
+	{"lua sliding counter: the start is in ticks of the limit", "lua/sliding_window_counter.lua", "start[i] * arg(i, 3), count[i]", "start[i], count[i]", "ItsTicks"},
+	{"memory: who is denied a large cost makes room", "table.go", "if needs := e.needs(); remaining < needs {", "if needs := e.needs(); remaining < min(1, needs) {", "ALargeCost"},
+	{"a log keeps its memory", "budget.go", " && 8*r.count <= len(r.times)", " && false", "ALogShrinks"},
+	{"a deadline is a hang-up", "failure.go", "errors.Is(ctx.Err(), context.Canceled) }", "ctx.Err() != nil }", "ADeadlineOf"},
+	{"a deadline says nothing of the store", "failure.go", "case hurried && ctx.Err() != nil:", "case ctx.Err() != nil:", "ADeadlineOf"},
+	{"a clock set back keeps a broken store from being tried", "failure.go", "wait > 0 && wait <= pause", "wait > 0", "AClockSetBackDoes"},
+	{"deny cache: the wait is counted from the question", "denycache.go", "since: answered", "since: asked", "ADenialHoldsFrom"},
+	{"a colon that is no parameter has no rule", "routes.go", "return strings.ReplaceAll(pattern, `\\:`, \":\")", "return pattern", "AColonThat"},
+	{"limiters of one name do not share what stands in", "store.go", "first != nil {\n\t\treturn first", "first != nil {\n\t\treturn own", "LimitersOfOneName"},
+	{"a reset forgets what the function has chosen", "ratelimit.go", "if add(p) {", "if false {", "TheFunctionHasChosen"},
+	{"a preflight is free despite a rule for OPTIONS", "ratelimit.go", "isPreflight(c.Request) && !l.hasRuleForOptions(c) ||", "isPreflight(c.Request) ||", "APreflightOfARoute"},
+	{"a reply that contradicts itself is a decision", "store_redis.go", "if !b.possible(st, now, cost, fits) {", "if false {", "FuzzReadReply"},
 }
