@@ -39,8 +39,8 @@ const DefaultMaxKeys = 1_000_000
 
 // WithMaxKeys bounds a [MemoryStore] to n keys, each of which takes about 100
 // bytes; of more than 27 characters, its length and 60 more; and under a
-// [SlidingWindowLog] 60 more and 8 to 16 for each request. A key under a policy
-// of several limits counts once for each. The default is [DefaultMaxKeys]; n
+// [SlidingWindowLog] 60 more and 8 to 16 for each request, at most 64 after a
+// busier time. A key under a policy of several limits counts once for each. The default is [DefaultMaxKeys]; n
 // below 1 is refused by [NewLimiter].
 //
 // When the store is full, a new key takes the place of one that has its full
