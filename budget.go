@@ -406,7 +406,7 @@ const minRing = 4
 
 // resize makes room for n times, and some more.
 func (r *ring) resize(n int) {
-	resized := make([]int64, max(minRing, 1<<bits.Len(uint(max(0, n-1)))))
+	resized := make([]int64, 1<<bits.Len(uint(max(n, minRing)-1)))
 	for i := range r.count {
 		resized[i] = *r.slot(i)
 	}

@@ -73,8 +73,8 @@ func (g *guard) call(ctx context.Context, ask func(context.Context) error) error
 	if cause := g.broken.Load(); cause != nil {
 		return fmt.Errorf("%w, and was not asked: %w", ErrStoreUnavailable, *cause)
 	}
-	deadline, hurried := ctx.Deadline()
-	hurried = hurried && time.Until(deadline) < g.timeout/2
+	deadline, hasDeadline := ctx.Deadline()
+	hurried := hasDeadline && time.Until(deadline) < g.timeout/2
 	bounded, cancel := context.WithTimeout(ctx, g.timeout)
 	q := &question{Context: bounded}
 	err := ask(q)

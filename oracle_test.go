@@ -230,18 +230,13 @@ func TestTheOracleFindsEveryPromiseKeptInRedis(t *testing.T) {
 func TestTheOracleFindsEveryPromiseKeptInARedisWhoseClockIsSetBack(t *testing.T) {
 	start := time.Date(2030, time.May, 1, 0, 0, 0, 0, time.UTC)
 	m, client := startMini(t, start)
-	now := start
+	clock := &miniClock{m, start}
 	rapid.Check(t, func(t *rapid.T) {
 		m.FlushAll()
 		policy, unit := drawMiniPolicy(t)
 		live(t, policy, world{
 			store: ratelimit.NewRedisStore(client, ratelimit.WithDenyCache(0)),
-			now:   func() time.Duration { return now.Sub(start) },
-			advance: func(d time.Duration) {
-				before := now
-				now = now.Add(d)
-				setMini(m, before, now)
-			},
+			now:   func() time.Duration { return clock.now.Sub(start) }, advance: func(d time.Duration) { clock.set(clock.now.Add(d)) },
 			unit: unit, back: true,
 		})
 	})

@@ -67,7 +67,8 @@ type Result struct {
 // in fixed windows ([WithAlgorithm]), tells clients where they stand in
 // X-RateLimit headers ([WithHeaders]), and answers 429 with a body of type
 // application/problem+json ([WithDeniedHandler]). CORS preflights pass
-// uncounted unless their route has a rule for OPTIONS. Only the limit has no default ([WithLimit]).
+// uncounted unless their route has a rule for OPTIONS. Only the limit has no
+// default ([WithLimit]).
 //
 // Several of these middlewares in one chain add up: a request passes if each
 // of them lets it, and the headers tell of the strictest.
@@ -478,11 +479,12 @@ func (l *Limiter) Reset(ctx context.Context, key string) error {
 // chosenPolicies returns policies of WithLimitFunc that have, between them,
 // every budget that the default limit has not.
 func (l *Limiter) chosenPolicies() (policies []*Policy) {
-	known := map[string]bool{}
+	var known []*budget
 	add := func(p *Policy) (added bool) {
-		for _, budget := range p.redisTails {
-			added = added || !known[budget]
-			known[budget] = true
+		for i := range p.memory {
+			if b := &p.memory[i]; !slices.ContainsFunc(known, b.same) {
+				known, added = append(known, b), true
+			}
 		}
 		return added
 	}

@@ -40,8 +40,8 @@ const DefaultMaxKeys = 1_000_000
 // WithMaxKeys bounds a [MemoryStore] to n keys, each of which takes about 100
 // bytes; of more than 27 characters, its length and 60 more; and under a
 // [SlidingWindowLog] 60 more and 8 to 16 for each request, at most 64 after a
-// busier time. A key under a policy of several limits counts once for each. The default is [DefaultMaxKeys]; n
-// below 1 is refused by [NewLimiter].
+// busier time. A key under a policy of several limits counts once for each. The
+// default is [DefaultMaxKeys]; n below 1 is refused by [NewLimiter].
 //
 // When the store is full, a new key takes the place of one that has its full
 // quota again, else of one far from its limit. A key that is being denied is
@@ -260,14 +260,14 @@ func (s *MemoryStore) insertMissing(sh *shard, hash uint64, key string, budgets 
 		if sh.find(hash, key, b) >= 0 {
 			continue
 		}
-		if !s.reserve() {
-			freed, soonest := sh.evict(now, hash, key)
-			if !freed {
-				sh.mu.Unlock()
-				freed, elsewhere := s.evictElsewhere(sh)
-				sh.mu.Lock()
-				return freed, min(soonest, elsewhere)
-			}
+		if ok = s.reserve(); !ok {
+			ok, soonest = sh.evict(now, hash, key)
+		}
+		if !ok {
+			sh.mu.Unlock()
+			freed, elsewhere := s.evictElsewhere(sh)
+			sh.mu.Lock()
+			return freed, min(soonest, elsewhere)
 		}
 		sh.insert(newEntry(hash, key, b, now))
 	}

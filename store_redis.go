@@ -248,11 +248,10 @@ func redisNames(p *Policy) (name string, tails []string) {
 		}
 	}
 	short := [algorithmCount]string{FixedWindow: "fw", SlidingWindowLog: "swl", SlidingWindowCounter: "swc", TokenBucket: "tb"}
-	for i := range p.redis {
-		b := &p.redis[i]
-		tail := short[p.algorithm] + ":" + strconv.FormatInt(wholeMilliseconds(b.limit.Period).Milliseconds(), 10)
-		if b.span > b.period {
-			tail += ":" + strconv.FormatInt(b.span, 10)
+	for _, of := range p.redis {
+		tail := short[p.algorithm] + ":" + strconv.FormatInt(wholeMilliseconds(of.limit.Period).Milliseconds(), 10)
+		if of.span > of.period {
+			tail += ":" + strconv.FormatInt(of.span, 10)
 		}
 		tails = append(tails, tail)
 	}

@@ -40,16 +40,23 @@ func drawMiniPolicy(t *rapid.T) (policy *ratelimit.Policy, unit time.Duration) {
 	return policy, 2 * time.Millisecond
 }
 
-// setMini sets the clock of m from one time to another. Where that is back,
-// miniredis keeps how long its keys live, but Redis keeps until when.
-func setMini(m *miniredis.Miniredis, from, to time.Time) {
-	m.SetTime(to)
-	if to.Before(from) {
-		for _, name := range m.Keys() {
-			m.SetTTL(name, m.TTL(name)+from.Sub(to))
+// A miniClock is the clock of a miniredis.
+type miniClock struct {
+	*miniredis.Miniredis
+	now time.Time
+}
+
+// set sets the clock. Where that is back, miniredis keeps how long its keys
+// live, but Redis keeps until when.
+func (c *miniClock) set(to time.Time) {
+	c.SetTime(to)
+	if to.Before(c.now) {
+		for _, name := range c.Keys() {
+			c.SetTTL(name, c.TTL(name)+c.now.Sub(to))
 		}
 	}
-	m.Exists("") // TTLs follow the clock when a database is touched
+	c.now = to
+	c.Exists("") // TTLs follow the clock when a database is touched
 }
 
 func TestRedisStoreAgreesWithTheModelInEveryNumber(t *testing.T) {
@@ -63,7 +70,7 @@ func TestRedisStoreAgreesWithTheModelAlsoWhereTheClockIsSetBack(t *testing.T) {
 func agreesWithTheModel(t *testing.T, back bool) {
 	start := time.Date(2030, time.May, 1, 0, 0, 0, 0, time.UTC)
 	m, client := startMini(t, start)
-	now := start
+	clock := &miniClock{m, start}
 	rapid.Check(t, func(t *rapid.T) {
 		m.FlushAll()
 		policy, unit := drawMiniPolicy(t)
@@ -78,7 +85,7 @@ func agreesWithTheModel(t *testing.T, back bool) {
 			for _, key := range keys {
 				for i, name := range names[key] {
 					if !m.Exists(name) {
-						require.True(t, model.expire(key, i, now.UnixMicro()), "%s of %q is gone too early", policy.Limits()[i], key)
+						require.True(t, model.expire(key, i, clock.now.UnixMicro()), "%s of %q is gone too early", policy.Limits()[i], key)
 					}
 				}
 			}
@@ -90,9 +97,7 @@ func agreesWithTheModel(t *testing.T, back bool) {
 			if back && rapid.IntRange(0, 9).Draw(t, "direction") == 0 {
 				step = -step
 			}
-			before := now
-			now = now.Add(step).Truncate(unit)
-			setMini(m, before, now)
+			clock.set(clock.now.Add(step).Truncate(unit))
 			forgetExpired()
 			key := rapid.SampledFrom(keys).Draw(t, "key")
 			cost := rapid.IntRange(1, maxCost(policy)).Draw(t, "cost")
@@ -100,11 +105,11 @@ func agreesWithTheModel(t *testing.T, back bool) {
 			switch rapid.SampledFrom([]string{"take", "take", "take", "take", "peek", "refund", "reset"}).Draw(t, "call") {
 			case "take":
 				require.NoError(t, store.Take(ctx, policy, key, cost, got))
-				require.Equal(t, model.take(key, now.UnixMicro(), int64(cost)), got)
+				require.Equal(t, model.take(key, clock.now.UnixMicro(), int64(cost)), got)
 				last = got
 			case "peek":
 				require.NoError(t, store.Peek(ctx, policy, key, got))
-				require.Equal(t, model.peek(key, now.UnixMicro()), got)
+				require.Equal(t, model.peek(key, clock.now.UnixMicro()), got)
 				last = got
 			case "refund":
 				left := drawLeft(t, last)
@@ -114,7 +119,7 @@ func agreesWithTheModel(t *testing.T, back bool) {
 						left[i] += max(time.Millisecond, unit)
 					}
 				}
-				model.refund(key, now.UnixMicro(), int64(cost), left)
+				model.refund(key, clock.now.UnixMicro(), int64(cost), left)
 			case "reset":
 				require.NoError(t, store.Reset(ctx, policy, key))
 				model.reset(key)
@@ -157,14 +162,17 @@ func TestARealRedisAgreesWithTheModel(t *testing.T) {
 				for range 25 {
 					cost := 1 + rng.IntN(maxCost(policy))
 					got := make([]ratelimit.Result, len(policy.Limits()))
-					call := []string{"take", "take", "take", "take", "take", "peek", "refund", "reset"}[rng.IntN(8)]
-					switch call {
+					var want func(now int64) []ratelimit.Result
+					switch []string{"take", "take", "take", "take", "take", "peek", "refund", "reset"}[rng.IntN(8)] {
 					case "take":
 						require.NoError(t, store.Take(ctx, policy, id, cost, got))
+						want = func(now int64) []ratelimit.Result { return model.take(id, now, int64(cost)) }
 					case "peek":
 						require.NoError(t, store.Peek(ctx, policy, id, got))
+						want = func(now int64) []ratelimit.Result { return model.peek(id, now) }
 					case "refund":
 						require.NoError(t, store.Refund(ctx, policy, id, cost, nil))
+						want = func(now int64) []ratelimit.Result { model.refund(id, now, int64(cost), nil); return got }
 					case "reset":
 						require.NoError(t, ratelimit.NewRedisStore(client).Reset(ctx, policy, id))
 						model.reset(id)
@@ -177,14 +185,7 @@ func TestARealRedisAgreesWithTheModel(t *testing.T) {
 						}
 						now = now / 1000 * 1000
 					}
-					switch call {
-					case "take":
-						require.Equal(t, model.take(id, now, int64(cost)), got, "cost %d", cost)
-					case "peek":
-						require.Equal(t, model.peek(id, now), got)
-					case "refund":
-						model.refund(id, now, int64(cost), nil)
-					}
+					require.Equal(t, want(now), got, "cost %d", cost)
 					if rng.IntN(3) == 0 {
 						time.Sleep(time.Duration(rng.IntN(12_000)) * time.Microsecond)
 					}

@@ -36,11 +36,12 @@ func (l *Limiter) Verify(engines ...*gin.Engine) error {
 	matched := map[*rule]bool{}
 	for _, r := range t.rules {
 		for _, to := range registered {
-			if !r.matches(to.method, served(to.pattern)) {
+			pattern := served(to.pattern)
+			if !r.matches(to.method, pattern) {
 				continue
 			}
 			matched[r.rule] = true
-			if err := r.rule.checkParams(to.pattern); err != nil && t.find(to.method, served(to.pattern)) == r.rule {
+			if err := r.rule.checkParams(to.pattern); err != nil && t.find(to.method, pattern) == r.rule {
 				faults = append(faults, r.rule.fault("%w", err))
 			}
 		}
